@@ -128,8 +128,8 @@ fn build(name: &str) -> BTreeSet<String> {
     type_names(&object)
 }
 
-/// Of the types in a BPF object that the kernel may have, too: without the flavour (`___` and what follows) that tells
-/// one kernel version's from another's.
+/// Of the types in a BPF object that the kernel may have, too: without the flavour (`___` and what follows)
+/// that distinguishes kernel versions.
 fn type_names(object: &Path) -> BTreeSet<String> {
     let btf =
         Btf::from_path(object).unwrap_or_else(|error| panic!("the types of {}: {error}", object.display()));

@@ -107,7 +107,7 @@ fn many_maps(n: u64) -> (Vec<VmEvent>, Vec<Mapping>) {
     (events, mappings)
 }
 
-fn look(mappings: Vec<Mapping>) -> Observations {
+fn snapshot_of(mappings: Vec<Mapping>) -> Observations {
     Observations {
         pid: PID,
         moment: SnapshotMoment::Live,
@@ -156,7 +156,7 @@ fn main() {
 
     let (events, mappings) = many_maps(65_000);
     let mut spaces = apply_all("mmap, 65,000 mappings", || begin(1), &events);
-    let seen = look(mappings);
+    let seen = snapshot_of(mappings);
     let begun = Instant::now();
     let result = spaces.reconcile(PID, &seen);
     println!("reconcile of 65,000 mappings: {:.1?}", begun.elapsed());

@@ -2,7 +2,7 @@
 /*
  * Programs that enter a container: the processes that `docker exec` starts are no children of any
  * traced one (the engine's shim starts them), but they are moved into the container's cgroup before
- * they execute what was asked for.
+ * they execute the requested program.
  */
 #ifndef VMAUDIT_CGROUP_H
 #define VMAUDIT_CGROUP_H
@@ -31,7 +31,7 @@ struct {
 	if (entered_hierarchy == (which) && bpf_core_enum_value_exists(enum cgroup_subsys_id, id)) \
 		number = bpf_core_enum_value(enum cgroup_subsys_id, id);
 
-/* The task's cgroup in the hierarchy that was asked for; 0 where it has none. */
+/* The task's cgroup in the requested hierarchy; 0 where it has none. */
 static __always_inline struct cgroup *cgroup_of(struct task_struct *task)
 {
 	struct css_set *set = BPF_CORE_READ(task, cgroups);
@@ -55,7 +55,7 @@ static __always_inline struct cgroup *cgroup_of(struct task_struct *task)
 	return BPF_CORE_READ(css, cgroup);
 }
 
-/* True for a task in one of the cgroups that were asked for, or below it. */
+/* True for a task in one of the requested cgroups, or below it. */
 static __always_inline bool is_inside(struct task_struct *task)
 {
 	struct cgroup *group = cgroup_of(task);

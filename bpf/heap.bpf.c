@@ -55,12 +55,12 @@ static __noinline int unpreempted_return(struct pt_regs *ctx)
 extern bool bpf_session_is_return(void) __ksym __weak;
 extern bool bpf_session_is_return___ctx(void *ctx) __ksym __weak;
 
-/* Linux 6.13: entry and return in one; 1 at entry: no return wanted. */
+/* Linux 6.13: entry and return in one; 1 at entry: no return probe. */
 SEC("uprobe.session")
 int heap_session(struct pt_regs *ctx)
 {
 	bool returned;
-	int wanted = 0;
+	int needs_return = 0;
 
 	ON_TASK_STACK(ctx);
 	if (bpf_ksym_exists(bpf_session_is_return___ctx))
@@ -75,8 +75,8 @@ int heap_session(struct pt_regs *ctx)
 		RUN_UNPREEMPTED(unpreempted_return(ctx));
 		return 0;
 	}
-	RUN_UNPREEMPTED(wanted = unpreempted_entry(ctx));
-	return !wanted;
+	RUN_UNPREEMPTED(needs_return = unpreempted_entry(ctx));
+	return !needs_return;
 }
 
 /* Linux 6.6: many functions at once. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the probes on allocators and user space agree on, beside vmaudit.h: the table of functions and
+ * What the probes on allocators and user space agree on, in addition to vmaudit.h: the table of functions and
  * the records. Their ops are numbered on from vmaudit.h's; all start as struct vmaudit_record does.
  */
 #ifndef VMAUDIT_HEAP_H
@@ -30,7 +30,7 @@ enum vmaudit_heap_op {
 	VMAUDIT_OP_SITE = 81,
 };
 
-/* beside enum vmaudit_flag */
+/* in addition to enum vmaudit_flag */
 enum vmaudit_heap_flag {
 	VMAUDIT_HEAP_FAILED = 256,
 };
@@ -114,7 +114,7 @@ enum vmaudit_heap_limit {
 enum vmaudit_heap_rule_kind {
 	VMAUDIT_RULE_SP = 1,   /* the canonical frame address is `cfa` from the stack pointer */
 	VMAUDIT_RULE_BP = 2,   /* from the frame pointer */
-	VMAUDIT_RULE_ROOT = 3, /* nobody called this */
+	VMAUDIT_RULE_ROOT = 3, /* no caller */
 };
 
 struct vmaudit_heap_rule_key {

@@ -98,7 +98,7 @@ static __always_inline __u64 replaced_return(struct walk *walk, __u64 at)
 	__u64 stack, found = walk->trampoline;
 	int i;
 
-	/* innermost first, as the walk meets them; several of one place are tail calls */
+	/* innermost first, in the order of the walk; several of one place are tail calls */
 	for (i = 0; i < CHAINED; i++) {
 		instance = walk->next;
 		if (!instance)
@@ -192,7 +192,7 @@ static __always_inline bool combined_take(struct task_struct *task, __u64 addres
 	if (!block)
 		return false;
 	*out = *block;
-	/* whoever deletes it has it */
+	/* the program that deletes it has it */
 	return !bpf_map_delete_elem(&blocks, &key);
 }
 
@@ -296,7 +296,7 @@ static __always_inline bool is_file(struct task_struct *task, __u64 at)
 
 	if (bpf_find_vma(task, at, remember_vma, &found, 0) == -NOTHING_MAPPED)
 		return false;
-	/* what cannot be looked up may be one */
+	/* what is not found may be one */
 	return !find_vma(task, at, INSIST, &found) || found.file;
 }
 

@@ -59,7 +59,7 @@ static __always_inline void fill_heap(struct vmaudit_record *record, struct trac
 static __always_inline enum copied heap_stack_whole(struct traced_thread *thread, struct pt_regs *regs,
 						    struct heap_event *event, __u64 flags)
 {
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, sp = regs->sp, wake = wake_flags();
 
 	HEAP_CLASS(512)
 	HEAP_CLASS(1024)
@@ -82,7 +82,7 @@ static __noinline int heap_stack_with_holes(struct traced_thread *thread, struct
 					    struct heap_event *event, __u64 flags)
 {
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, wake = wake_flags();
 
 	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_HEAP)
 	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_HEAP)
@@ -96,8 +96,8 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	__u64 flags = 0;
 	int copied;
 
-	/* A site's stack is sent once, and many counted allocations are nobody's without it: it may have the
-	 * room that is kept for the books. */
+	/* A site's stack is sent once, and many counted allocations have no stack without it: it may have the
+	 * space that is kept for the accounts. */
 	if (event->op != VMAUDIT_OP_SITE && !has_room_for_stack())
 		return false;
 	note_returns(task, thread);
@@ -108,7 +108,7 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	return copied == COPIED;
 }
 
-/* Where the ring had no room for the stack. */
+/* Where the ring had no space for the stack. */
 static __always_inline bool send_without_stack(struct traced_thread *thread, struct heap_event *event)
 {
 	event->flags |= VMAUDIT_WITHOUT_STACK;

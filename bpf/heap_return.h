@@ -150,7 +150,7 @@ static __always_inline void on_return(struct pt_regs *regs)
 		heap_count(VMAUDIT_HEAP_SEEN);
 	sent = send_heap_stack(task, thread, regs, &call->event);
 	if (what == REPORT_SITE) {
-		/* where there is no room, the next allocation tries again */
+		/* where there is no space, the next allocation tries again */
 		if (sent)
 			combined_named(&call->block.site);
 	} else if (!sent && !send_without_stack(thread, &call->event)) {

@@ -67,7 +67,7 @@ static __always_inline bool sample_forget(struct task_struct *task, __u64 addres
 	return !bpf_map_delete_elem(&sampled, &key);
 }
 
-/* False where there is no room to remember it. */
+/* False where there is no space to remember it. */
 static __always_inline bool sample_keep(struct task_struct *task, __u64 address)
 {
 	struct sampled_key key = { .address = address };

@@ -2,7 +2,7 @@
 /*
  * Stacks that user space knows: of them, their numbers are sent.
  *
- * Where every frame is found at a fixed distance from the stack pointer, a stack is told by where the call
+ * Where every frame is found at a fixed distance from the stack pointer, a stack is identified by where the call
  * came from, by how much stack there is, and by the return addresses at those distances (src/unwind/memo.rs):
  * all of it is compared here, so that an equal stack is the same stack, and nothing else is taken for it.
  */
@@ -77,7 +77,7 @@ static __always_inline __u64 compare_stack(struct vmaudit_known_stack *known, st
 }
 
 /* The number of a stack of which there are `depth` bytes; 0: not known. Global, so that it is verified once; all that it
- * needs is handed over, because to look it up again for each call takes longer. */
+ * needs is handed over, because another lookup for each call takes longer. */
 __noinline __u64 find_known_stack(struct extra *extra, __u64 ip, __u64 sp, __u64 depth)
 {
 	struct vmaudit_known_stack *known;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The stack of the goroutine that a thread works for while it is on its own: Go's runtime maps memory there, and the
- * functions that wanted it are on the goroutine's stack. It is read in the call, when the goroutine waits for it:
+ * functions that requested it are on the goroutine's stack. It is read in the call, when the goroutine waits for it:
  * a moment later it runs on, here or on another thread.
  */
 #ifndef VMAUDIT_LEFT_STACK_H
@@ -22,7 +22,7 @@ struct goroutine {
 	__u64 flags;
 };
 
-/* Asked after the bytes were copied: the collector may move the stack of one that is to be scanned. */
+/* Checked after the bytes were copied: the collector may move the stack of one that is to be scanned. */
 static __always_inline bool is_still_there(struct goroutine *of, struct vmaudit_left_stacks *layout)
 {
 	return user_word(of->at + layout->stack_pointer) == of->stack_pointer &&
@@ -53,7 +53,7 @@ __noinline int send_goroutine(__u32 index, __u64 word)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_left_stacks *layout;
 	struct goroutine of = {};
-	__u64 running, sp, wanted, bounds[2] = {};
+	__u64 running, sp, to_copy, bounds[2] = {};
 
 	if (!files || !thread || index >= VMAUDIT_INTERPRETER_FILES)
 		return NO_ROOM;
@@ -75,14 +75,14 @@ __noinline int send_goroutine(__u32 index, __u64 word)
 	sp = of.stack_pointer = user_word(of.at + layout->stack_pointer);
 	if (sp < bounds[0] || sp >= bounds[1] || !has_room_for_stack())
 		return NO_ROOM;
-	wanted = bounds[1] - sp;
-	if (wanted <= stack_bytes)
+	to_copy = bounds[1] - sp;
+	if (to_copy <= stack_bytes)
 		of.flags = VMAUDIT_STACK_FULL;
 	else
-		wanted = stack_bytes;
+		to_copy = stack_bytes;
 	of.call_at = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
-	*(volatile __u64 *)&thread->wanted = wanted;
-	wanted = *(volatile __u64 *)&thread->wanted;
+	*(volatile __u64 *)&thread->to_copy = to_copy;
+	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_GOROUTINE(1024)
 	SEND_GOROUTINE(4096)
 	SEND_GOROUTINE(16384)

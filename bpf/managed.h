@@ -18,10 +18,10 @@
 
 #define PROT_EXEC 4
 #define MOST_INTERPRETERS 4096
-#define MOST_THREADS 4096   /* that are looked through for one's own */
-#define MOST_FRAMES 4096    /* that are looked at for where the last one belongs */
+#define MOST_THREADS 4096   /* that are searched for one's own */
+#define MOST_FRAMES 4096    /* that are examined for where the last one belongs */
 #define MOST_OWN 4          /* interpreters that a thread is in */
-#define FRAME_HEAD 128      /* room for a frame's first bytes, and how many are read */
+#define FRAME_HEAD 128      /* space for a frame's first bytes, and how many are read */
 #define FRAME_READ 80
 #define CODE_HEAD 256       /* and of what it runs */
 #define CODE_READ 144
@@ -47,7 +47,7 @@ struct {
 #define SENT_CODES 32768
 
 /* The numbers of the codes that were sent last, each at the place that it gives: two that have the same are sent by
- * turns. An array, because it is looked at for each frame. */
+ * turns. An array, because it is read for each frame. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SENT_CODES);
@@ -63,7 +63,7 @@ struct managed_copy {
 	__u64 own[MOST_OWN];
 	__u64 found;      /* of them */
 	__u64 at_own;
-	__u64 interpreter, thread; /* that are looked at next */
+	__u64 interpreter, thread; /* that are read next */
 	__u64 frame, run;
 	__u64 last_code, last_number;
 	__u64 unsent;     /* there is code among `codes` that was not sent yet */
@@ -166,7 +166,7 @@ __noinline int note_code(__u64 ino, __u32 dev, __u64 start, __u64 offset)
 	return 0;
 }
 
-/* Whether a look is worth it at all. */
+/* Whether a walk is worth it at all. */
 static __always_inline bool is_any_mapped(void)
 {
 	struct vmaudit_interpreter_files *files;
@@ -201,7 +201,7 @@ static __always_inline __u64 type_of(struct vmaudit_layout *layout, __u64 object
 	return user_word(object + layout->object_type);
 }
 
-/* Copies a string's characters, as many as there is room for. What they are goes into the record's argument. */
+/* Copies a string's characters, as many as fit. What they are goes into the record's argument. */
 static __always_inline __u64 copy_text(struct vmaudit_layout *layout, __u64 text, __u64 type, char *to)
 {
 	__u64 length, state, width, bytes;

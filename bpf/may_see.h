@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Whom the events are for. A vmaudit whose file has capabilities (setcap(8)) can see more than the user
- * who started it: then nothing is sent of a task that this user could not look into himself.
+ * The user for whom events are reported. A vmaudit whose file has capabilities (setcap(8)) can see more than the user
+ * who started it: then nothing is sent of a task that this user could not inspect himself.
  *
  * The rule is the kernel's own for PTRACE_MODE_READ (kernel/ptrace.c, __ptrace_may_access();
  * security/commoncap.c, cap_ptrace_access_check()), for a user who has no capabilities but in user
- * namespaces that he has made. It is asked at each event: a program that is setuid, or that makes
+ * namespaces that he has made. It is checked at each event: a program that is setuid, or that makes
  * itself not dumpable as ssh-agent does, is not to be seen from then on. What the rule needs and this
- * kernel does not have where it is looked for is answered with no.
+ * kernel does not have where it is searched for counts as no.
  */
 #ifndef VMAUDIT_MAY_SEE_H
 #define VMAUDIT_MAY_SEE_H
@@ -21,7 +21,7 @@
 #define USER_NAMESPACE_LEVELS 33 /* create_user_ns(), kernel/user_namespace.c */
 
 struct vmaudit_viewer {
-	__u32 limited; /* 0: whoever started vmaudit may see what it sees */
+	__u32 limited; /* 0: the user who started vmaudit may see what it sees */
 	__u32 uid, gid;
 	__u32 user_namespace; /* inode number */
 };
@@ -143,7 +143,7 @@ static __always_inline bool is_dumpable(struct mm_struct *mm, struct task_exec_s
 			return true;
 		return is_viewers_namespace(BPF_CORE_READ(state, user_ns));
 	}
-	/* at its exit: nothing is left to look into */
+	/* at its exit: nothing is left to inspect */
 	if (!mm)
 		return true;
 	if (bpf_core_field_exists(struct mm_struct___number, flags))
@@ -222,7 +222,7 @@ static __always_inline bool takes_a_programs_name(struct task_struct *task)
 	       BPF_CORE_READ_BITFIELD_PROBED(seen, in_execve);
 }
 
-/* Of a traced task: true where nothing may be sent of it. User space is told when something was sent
+/* Of a traced task: true where nothing may be sent of it. User space is notified when something was sent
  * before. */
 static __always_inline bool is_hidden(struct task_struct *task, struct traced_thread *thread)
 {

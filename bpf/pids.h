@@ -50,7 +50,7 @@ static __always_inline int pid_of(struct task_struct *task)
 	return number_in_namespace(BPF_CORE_READ(task, group_leader, thread_pid), task->tgid);
 }
 
-/* A thread's numbers are looked up once: what asks for them in many places would have the verifier
+/* A thread's numbers are read once: code that reads them in many places would have the verifier
  * walk the levels in each. */
 static __always_inline void know_numbers(struct task_struct *task, struct traced_thread *thread)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Counts the calls of functions: a probe's cookie is its function's index in the table of counts. The
- * counts are kept here, so that nothing is lost at any rate; stacks, where they are wanted, go
- * through the ring, and what found no room there is the difference of the two.
+ * counts are kept here, so that nothing is lost at any rate; stacks, where requested, go
+ * through the ring, and what found no space there is the difference of the two.
  */
 #include "vmaudit_core.h"
 #include "preempt.h"
@@ -62,7 +62,7 @@ static __always_inline void fill_probed(struct vmaudit_record *record, struct tr
 static __always_inline enum copied probed_whole(struct traced_thread *thread, struct pt_regs *regs, __u32 index,
 						__u64 flags)
 {
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, sp = regs->sp, wake = wake_flags();
 
 	PROBED_CLASS(512)
 	PROBED_CLASS(1024)
@@ -80,7 +80,7 @@ static __noinline int probed_with_holes(struct traced_thread *thread, struct pt_
 					__u64 flags)
 {
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, wake = wake_flags();
 
 	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_PROBED)
 	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_PROBED)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What probe.bpf.c and user space agree on, beside vmaudit.h.
+ * What probe.bpf.c and user space agree on, in addition to vmaudit.h.
  */
 #ifndef VMAUDIT_PROBE_H
 #define VMAUDIT_PROBE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The ring of records, and the counters of what it had no room for.
+ * The ring of records, and the counters of what it had no space for.
  */
 #ifndef VMAUDIT_RINGS_H
 #define VMAUDIT_RINGS_H
@@ -18,7 +18,7 @@ struct {
 	__uint(max_entries, 16 << 20);
 } ring SEC(".maps");
 
-/* One entry for each CPU, in memory that vmaudit maps: to ask for them with bpf(2) keeps the kernel from
+/* One entry for each CPU, in memory that vmaudit maps: to read them with bpf(2) keeps the kernel from
  * running programs of function returns and perf events on that CPU meanwhile (bpf_prog_active), also when
  * vmaudit is preempted there. */
 struct {

@@ -49,15 +49,15 @@ static __always_inline void measure_stack(struct task_struct *task, struct trace
 					  enum patience patience, __u64 *flags)
 {
 	__u64 end = stack_end(task, thread, sp, patience);
-	__u64 wanted = end > sp ? end - sp : 0;
+	__u64 to_copy = end > sp ? end - sp : 0;
 
 	if (!end)
-		wanted = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1)); /* at least this page exists */
-	else if (wanted <= stack_bytes)
+		to_copy = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1)); /* at least this page exists */
+	else if (to_copy <= stack_bytes)
 		*flags |= VMAUDIT_STACK_FULL;
-	if (wanted > stack_bytes)
-		wanted = stack_bytes;
-	*(volatile __u64 *)&thread->wanted = wanted;
+	if (to_copy > stack_bytes)
+		to_copy = stack_bytes;
+	*(volatile __u64 *)&thread->to_copy = to_copy;
 }
 
 /* What is read at once where the whole cannot be; divides a page, so that no piece has two. */
@@ -119,7 +119,7 @@ static long restore_return(__u32 index, struct returns *returns)
 	return 0;
 }
 
-/* Whether return probes (anybody's) have replaced addresses on this thread's stack, to be asked once
+/* Whether return probes (anybody's) have replaced addresses on this thread's stack, to be checked once
  * before it is copied. */
 static __always_inline bool note_returns(struct task_struct *task, struct traced_thread *thread)
 {
@@ -154,7 +154,7 @@ static __always_inline bool note_returns(struct task_struct *task, struct traced
 #define NOTHING_TO_RESTORE(at, start, length)
 
 /* The test and the value in one register: clang tests one copy and uses another, and Linux 6.1's verifier
- * cannot tell that they are equal. */
+ * does not know that they are equal. */
 #define CLAMP(value, most) \
 	asm volatile("if %[v] <= %[m] goto +1\n%[v] = %[m]" : [v] "+r"(value) : [m] "i"(most))
 
@@ -164,13 +164,13 @@ enum copied {
 	HOLED,   /* a page is not there: to be copied in pieces */
 };
 
-/* Reserves room in a ring for exactly one size class, copies `wanted` bytes from `sp`, has FILL fill
+/* Reserves space in a ring for exactly one size class, copies `to_copy` bytes from `sp`, has FILL fill
  * in the record before them, submits it, and returns an enum copied from the function around it: a
  * ring's reservations have sizes that the verifier knows. RESTORE puts return addresses back, or is
  * NOTHING_TO_RESTORE. Every class is verified for itself: what comes after is the caller's, once. */
 #define SEND_STACK(bytes, ring, wake_flags, FILL, RESTORE)                                          \
-	if (wanted <= (bytes)) {                                                                    \
-		__u64 length = wanted;                                                              \
+	if (to_copy <= (bytes)) {                                                                    \
+		__u64 length = to_copy;                                                              \
 		struct {                                                                            \
 			struct vmaudit_record record;                                               \
 			char stack[bytes];                                                          \
@@ -189,9 +189,9 @@ enum copied {
 		return COPIED;                                                                      \
 	}
 
-/* The same in `pieces`, with room for the last one. */
+/* The same in `pieces`, with space for the last one. */
 #define SEND_STACK_WITH_HOLES(bytes, ring, wake_flags, FILL)                                        \
-	if (wanted <= (bytes)) {                                                                    \
+	if (to_copy <= (bytes)) {                                                                    \
 		struct {                                                                            \
 			struct vmaudit_record record;                                               \
 			char stack[(bytes) + PIECE];                                                \
@@ -201,11 +201,11 @@ enum copied {
 		FILL(&out->record);                                                                 \
 		pieces.to = out->stack;                                                             \
 		pieces.limit = (bytes) + PIECE;                                                     \
-		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		bpf_loop((to_copy + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
 		if (pieces.holes)                                                                   \
 			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
 		RESTORE_RETURNS(out->stack, pieces.from, bytes)                                    \
-		out->record.payload = wanted;                                                       \
+		out->record.payload = to_copy;                                                       \
 		bpf_ringbuf_submit(out, wake_flags);                                                \
 		return COPIED;                                                                      \
 	}

@@ -26,8 +26,8 @@ struct vmaudit_found found_type = {};
 
 /* What a task reports of its life, each of them once: since Linux 7.0 these tracepoints are preempted
  * (include/linux/tracepoint.h: SRCU instead of preemption off), and a program that is in flight on a
- * CPU is skipped for whoever else comes along there. Spare programs then do the work; that one of
- * them has done it stands in the thread's `reported`. */
+ * CPU is skipped for other tasks on it. Spare programs then do the work; that one of
+ * them has done it is noted in the thread's `reported`. */
 #define REPORTED_BIRTH 1
 #define REPORTED_END 2
 
@@ -91,7 +91,7 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	return 0;
 }
 
-/* The current task is not the viewer's to look into any more: for him it ends here, and it is not known
+/* The current task may not be inspected by the viewer any more: for him it ends here, and it is not known
  * how. */
 __noinline int send_end_of_view(__u32 group_dead)
 {
@@ -253,7 +253,7 @@ TASK_PROGRAMS(_spare)
 TASK_PROGRAMS(_spare2)
 
 /* One pass over all tasks: marks every thread of each process whose first thread is marked (user
- * space does that by pidfd), and tells which threads there are. A thread that is born behind the
+ * space does that by pidfd), and reports which threads there are. A thread that is born behind the
  * pass's back of a parent not marked yet is found by the next pass. */
 SEC("iter/task")
 int mark_threads(struct bpf_iter__task *ctx)

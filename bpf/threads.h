@@ -10,18 +10,18 @@
 
 /* Present for every traced thread, so it is the filter, too. User space sets it to zeros. */
 struct traced_thread {
-	/* [low, high): the part of the stack mapping in use when it was last looked up */
+	/* [low, high): the part of the stack mapping in use when it was last read */
 	__u64 low;
 	__u64 high;
-	/* its numbers in vmaudit's PID namespace; 0: not looked up yet (pids.h) */
+	/* its numbers in vmaudit's PID namespace; 0: not read yet (pids.h) */
 	__u32 pid;
 	__u32 tid;
 	/* the address space that it executed a program in last; what it reported (tasks.h) */
 	__u64 executed;
 	__u64 reported;
 	/* bytes of stack to copy. Through memory, so that the verifier forgets by which way it came
-	 * to them: else it would look at all that follows once for each. */
-	__u64 wanted;
+	 * to them: else it would verify all that follows once for each. */
+	__u64 to_copy;
 	/* the number of the path that send_file() sent (files.h) */
 	__u64 file;
 	/* return addresses that probes have replaced: the innermost, and by which address (stack.h) */

@@ -5,7 +5,7 @@
  *
  * Every fault is counted. A record is sent of each, until a CPU has sent `touch_budget` of them
  * within a second; from there on of one in 2, 4, 8 …, picked at random among as many, and the
- * record says how many faults it stands for.
+ * record says how many faults it represents.
  */
 #ifndef VMAUDIT_TOUCH_H
 #define VMAUDIT_TOUCH_H
@@ -34,7 +34,7 @@ struct {
 struct touch_state {
 	__u64 faults;    /* all that were taken */
 	__u64 sampled;   /* records sent */
-	__u64 lost;      /* faults whose record found no room */
+	__u64 lost;      /* faults whose record found no space */
 	__u64 window_ns; /* when the current second began */
 	__u64 backed_off_ns;
 	__u32 taken;     /* records of this second, and what a full ring adds */
@@ -58,7 +58,7 @@ struct page_fault_args {
 	__u64 error_code;
 };
 
-/* For how many faults this one stands; 0: it is not the one of its group. */
+/* How many faults this one represents; 0: it is not the one of its group. */
 static __always_inline __u32 touch_weight(struct touch_state *state, __u64 now)
 {
 	__u32 step = touch_budget / 4 + 1, shift = 0;
@@ -132,11 +132,11 @@ __noinline int touch_with_holes(struct touch *touch)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted, wake = touch_wake_flags();
+	__u64 to_copy, wake = touch_wake_flags();
 
 	if (!touch || !thread)
 		return NO_ROOM;
-	wanted = *(volatile __u64 *)&thread->wanted;
+	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_TOUCH_WITH_HOLES(4096)
 	SEND_TOUCH_WITH_HOLES(16384)
 	SEND_TOUCH_WITH_HOLES(65536)
@@ -147,7 +147,7 @@ __noinline int touch_with_holes(struct touch *touch)
 static __always_inline enum copied touch_whole(struct traced_thread *thread, struct pt_regs *regs,
 					       struct touch *touch)
 {
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = touch_wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, sp = regs->sp, wake = touch_wake_flags();
 
 	SEND_TOUCH(512)
 	SEND_TOUCH(1024)

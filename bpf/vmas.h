@@ -19,7 +19,7 @@ extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym __wea
 #define VM_DONTCOPY 0x00020000
 
 /* Address spaces (by mm_struct) with a mapping that its driver keeps from forks, and that no call's
- * arguments tell of: their children are listed. An mm_struct that is used again is only listed in vain. */
+ * arguments show: their children are listed. An mm_struct that is used again is only listed in vain. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);

@@ -36,7 +36,7 @@ enum vmaudit_managed_end managed_end_type = 0;
 enum vmaudit_code code_type = 0;
 enum vmaudit_not_there not_there_type = 0;
 
-/* Looks at the mapping that a call made. Global functions are verified once, on their own. */
+/* Reads the mapping that a call made. Global functions are verified once, on their own. */
 __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -86,7 +86,7 @@ struct call {
 
 /* A page that a large local variable spans but that was never touched has no frame to read, and
  * none may be faulted in here. It is zeros for the program, too; but a page may also be swapped
- * out, which cannot be told from here: the record says that there are holes. Global, so that it is
+ * out, which is not known here: the record says that there are holes. Global, so that it is
  * verified once. */
 __noinline int send_with_holes(struct call *call)
 {
@@ -94,11 +94,11 @@ __noinline int send_with_holes(struct call *call)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted, wake = wake_flags();
+	__u64 to_copy, wake = wake_flags();
 
 	if (!call || !thread)
 		return NO_ROOM;
-	wanted = *(volatile __u64 *)&thread->wanted;
+	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_CALL_WITH_HOLES(8192)
 	SEND_CALL_WITH_HOLES(65536)
 	SEND_CALL_WITH_HOLES(262144)
@@ -107,7 +107,7 @@ __noinline int send_with_holes(struct call *call)
 
 static __always_inline enum copied send_whole(struct traced_thread *thread, struct pt_regs *regs, struct call *call)
 {
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, sp = regs->sp, wake = wake_flags();
 
 	SEND_CALL(512)
 	SEND_CALL(1024)
@@ -133,7 +133,7 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	/* returns are restored there */
 	replaced = note_returns(task, thread);
 	if (!replaced && call->extra.flags & VMAUDIT_STACK_FULL) {
-		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->wanted);
+		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->to_copy);
 		record = call->extra.stack ? bpf_ringbuf_reserve(&ring, sizeof(*record), 0) : 0;
 		if (record) {
 			FILL_CALL(record);

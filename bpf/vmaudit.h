@@ -49,7 +49,7 @@ enum vmaudit_op {
 	 * where it was left; the bytes from sp on follow */
 	VMAUDIT_OP_LEFT_STACK = 53,
 	/* records of the ring `touches` (--touch), apart from all others. args: address, the number of
-	 * faults that it stands for, write, taken inside the kernel, the page was present */
+	 * faults that it represents, write, taken inside the kernel, the page was present */
 	VMAUDIT_OP_TOUCH = 64,
 };
 
@@ -66,7 +66,7 @@ enum vmaudit_flag {
 	VMAUDIT_HAS_FILE = 4,         /* dev, ino, nlink are set */
 	VMAUDIT_HAS_AUX = 8,          /* aux is set */
 	VMAUDIT_LISTED = 16,          /* fork, exec: VMAUDIT_OP_VMA records list every VMA */
-	VMAUDIT_WITHOUT_STACK = 32,   /* the ring had no room for it */
+	VMAUDIT_WITHOUT_STACK = 32,   /* the ring had no space for it */
 	VMAUDIT_STACK_HOLES = 64,     /* pages of the stack were not there: zeros, or swapped out */
 	VMAUDIT_FEW_REGISTERS = 128,  /* only ip and sp are known (never from the BPF programs) */
 	VMAUDIT_FILE_NUMBERED = 256,  /* aux[0] is the number of the file's path */
@@ -232,14 +232,14 @@ enum vmaudit_known {
 
 enum vmaudit_counter {
 	VMAUDIT_SEEN = 0,
-	VMAUDIT_EVENTS_WITHOUT_STACK = 1, /* the ring had no room for it */
+	VMAUDIT_EVENTS_WITHOUT_STACK = 1, /* the ring had no space for it */
 	VMAUDIT_LOST_EVENTS = 2,    /* not recorded at all */
 	VMAUDIT_LOST_TASKS = 3,     /* a new task could not be followed */
-	VMAUDIT_MARKED = 4,         /* a thread was met that was not marked yet */
+	VMAUDIT_MARKED = 4,         /* a thread was found that was not marked yet */
 	VMAUDIT_UNMARKABLE = 5,     /* and could not be */
-	VMAUDIT_HIDDEN = 6,         /* a traced task became one that the viewer may not look into */
+	VMAUDIT_HIDDEN = 6,         /* a traced task became one that the viewer may not inspect */
 	VMAUDIT_KNOWN_SENT = 7,      /* recorded with the number of a known stack */
-	VMAUDIT_LOST_MANAGED = 8,    /* managed frames that were not sent: no room, or another task was at it */
+	VMAUDIT_LOST_MANAGED = 8,    /* managed frames that were not sent: no space, or another task was at it */
 	VMAUDIT_COUNTERS = 9,
 };
 
@@ -248,7 +248,7 @@ struct vmaudit_counts {
 	__u64 of[16];
 };
 
-/* In which hierarchy of cgroups the containers are looked for: cgroup v2, or a controller of v1. */
+/* In which hierarchy of cgroups the containers are searched for: cgroup v2, or a controller of v1. */
 enum vmaudit_hierarchy {
 	VMAUDIT_CGROUP_NONE = 0,
 	VMAUDIT_CGROUP_V2 = 1,

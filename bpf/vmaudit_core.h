@@ -232,7 +232,7 @@ struct bpf_iter_task_vma {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));
 
-/* They want the types above, and every header here wants them. */
+/* They need the types above, and every header here needs them. */
 #include <stdbool.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>

@@ -1,4 +1,4 @@
-//! An audit without the command line: starts a command, and tells what of its address space is not in
+//! An audit without the command line: starts a command, and prints what of its address space is not in
 //! memory, and why. As root: `cargo run --example audit -- ls -l`
 
 use std::time::Duration;

@@ -18,8 +18,8 @@ pub const MODE_SAMPLE: u32 = 1;
 /// Each of them.
 pub const MODE_EXACT: u32 = 2;
 
-/// Open hash tables are several, each larger than the one before: what has no room near its place in one is in the next.
-/// So a program with few stacks writes to few pages. Sizes in bits.
+/// Open hash tables are several, each larger than the one before: what finds no space near its place in one
+/// is in the next. So a program with few stacks writes to few pages. Sizes in bits.
 pub const RULE_TABLES: [u32; 3] = [11, 14, 17];
 pub const RULES: usize = in_all(&RULE_TABLES);
 pub const STACKS: usize = 1 << 18;
@@ -39,12 +39,12 @@ pub const ASK_BYTES: usize = 32 << 10;
 /// Ranges of generated code.
 pub const GENERATED: usize = 64;
 
-/// More than a 256th of the peak is told to the other threads, within these bounds: the peak of several threads is known
-/// to as much for each.
-pub const LEAST_UNTOLD: i64 = 4 << 10;
-pub const MOST_UNTOLD: i64 = 64 << 10;
+/// More than a 256th of the peak is added to the shared total, within these bounds: the peak of several
+/// threads is known to as much for each.
+pub const LEAST_PENDING: i64 = 4 << 10;
+pub const MOST_PENDING: i64 = 64 << 10;
 
-/// Up to this many bytes, what the allocator gives is known by what is asked for.
+/// Up to this many bytes, the usable size is known by the requested size.
 pub const SMALL: u64 = 64 << 10;
 /// For each four bytes of them.
 pub const GIVEN: usize = SMALL as usize / 4 + 1;
@@ -62,8 +62,8 @@ pub const AT_WINDOWS: usize = (AT_GIVEN + GIVEN * 4 + 4095) & !4095;
 /// Of each leaf: its window's number.
 pub const AT_LEAF_WINDOWS: usize = AT_WINDOWS + WINDOWS * 4;
 pub const AT_LEAVES: usize = AT_LEAF_WINDOWS + LEAVES * 4;
-pub const AT_ROOMS: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
-pub const BYTES: usize = AT_ROOMS + ROOM_WORDS * 8;
+pub const AT_BLOCK_WORDS: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
+pub const BYTES: usize = AT_BLOCK_WORDS + MAX_WORDS * 8;
 
 const fn in_all(tables: &[u32]) -> usize {
     let (mut sum, mut at) = (0, 0);
@@ -74,7 +74,7 @@ const fn in_all(tables: &[u32]) -> usize {
     sum
 }
 
-/// Where a key may be, in the order in which it is looked for: up to `probes` places in each table.
+/// Where a key may be, in the order of the search: up to `probes` places in each table.
 #[inline(always)]
 pub fn probes(tables: &'static [u32], key: u64, probes: usize) -> impl Iterator<Item = usize> {
     let mut begin = 0;
@@ -153,13 +153,13 @@ pub struct Head {
     pub sample_bits: AtomicU32,
     pub sample_count: AtomicU32,
     /// Taken while a page gets other words.
-    pub room_lock: AtomicU32,
+    pub words_lock: AtomicU32,
     /// The word that the next run begins with.
     pub next_run: AtomicU64,
-    /// What is left of the newest run for each of [`ROOMS`].
-    pub runs: [Range; ROOMS.len()],
+    /// What is left of the newest run for each of [`WORD_COUNTS`].
+    pub runs: [Range; WORD_COUNTS.len()],
     /// Those that are free: the first one, + 1.
-    pub free_rooms: [AtomicU64; ROOMS.len()],
+    pub free_words: [AtomicU64; WORD_COUNTS.len()],
     pub doubts: Doubts,
     pub total: Total,
     pub peaks: Peaks,
@@ -174,7 +174,7 @@ pub struct Range {
     pub end: AtomicU64,
 }
 
-/// What is not as exact as it looks.
+/// Sources of inexactness.
 #[repr(C, align(64))]
 pub struct Doubts {
     /// Frees of what was not counted.
@@ -183,16 +183,16 @@ pub struct Doubts {
     pub lost_frees: AtomicU64,
     pub refused: AtomicU64,
     pub refused_bytes: AtomicU64,
-    /// No room in a table: blocks that are in no figure.
+    /// No space in a table: blocks that are in no figure.
     pub uncounted: AtomicU64,
-    /// No room in a table: counted without a stack.
+    /// No space in a table: counted without a stack.
     pub without_stack: AtomicU64,
     /// Questions, and those without an answer.
     pub asked: AtomicU64,
     pub unanswered: AtomicU64,
 }
 
-/// Of all threads, but for what each has not told yet.
+/// Of all threads, but for what each has not added yet.
 #[repr(C, align(64))]
 pub struct Total {
     pub outstanding: AtomicI64,
@@ -209,7 +209,7 @@ pub struct Peaks {
     /// Threads that count.
     pub threads: AtomicU32,
     /// What a thread may keep to itself: bytes.
-    pub untold: AtomicI64,
+    pub pending: AtomicI64,
 }
 
 /// A thread's own.
@@ -219,7 +219,7 @@ pub struct Shard {
     pub high_tick: AtomicU32,
     /// Bytes outstanding that the total does not have yet.
     pub delta: AtomicI64,
-    /// The most that `delta` was since the total was told.
+    /// The most that `delta` was since it was added to the total.
     pub high: AtomicI64,
 }
 
@@ -233,14 +233,14 @@ pub struct Rule {
 }
 
 pub const GONE: u64 = 1;
-/// Keys are looked for in as many places of each table at most.
+/// Keys are searched for in as many places of each table at most.
 pub const RULE_PROBES: usize = 16;
 pub const HASH_PROBES: usize = 16;
 
 /// The frame begins `cfa` bytes from the stack pointer, or from rbp.
 pub const BY_SP: u8 = 1;
 pub const BY_BP: u8 = 2;
-/// Nobody called this.
+/// This has no caller.
 pub const ROOT: u8 = 3;
 /// No rule leads on.
 pub const STOP: u8 = 4;
@@ -365,14 +365,14 @@ pub fn given_at(size: u64) -> usize {
     (size as usize).div_ceil(4)
 }
 
-/// What is there: the least of the first few times, and how often it was asked for.
+/// What is there: the least of the first few times, and how often it was read.
 #[inline]
 pub fn given(word: u32) -> (u64, u32) {
     ((word & 0xff_ffff) as u64, word >> 24)
 }
 
-/// The symbol of a pointer to the [`Control`] in the library: a process that was started with it and nobody counts is asleep until
-/// vmaudit writes there.
+/// The symbol of a pointer to the [`Control`] in the library: in a process that was started with it and is
+/// not counted it is asleep until vmaudit writes there.
 pub const CONTROL_NAME: &str = "vmaudit_heap_control";
 /// Its first word; another one in another version.
 pub const ARMED: u64 = 0x0001_6465_6d72_6176;
@@ -385,7 +385,7 @@ pub struct Control {
     pub armed: AtomicU64,
     /// The assembly of `malloc` reads it: [`ASLEEP`] …
     pub awake: AtomicU8,
-    /// Where somebody listens. The library takes it away.
+    /// Where vmaudit listens. The library clears it.
     pub socket: [AtomicU8; SOCKET_NAME],
     /// Where the area's [`Head`] is in the process; 0: nowhere so far.
     pub area: AtomicU64,
@@ -395,7 +395,7 @@ pub struct Control {
 pub const ASLEEP: u8 = 0;
 /// Each thread counts its bytes down.
 pub const COUNTS_DOWN: u8 = 1;
-/// Each call is looked at; or nobody has begun yet. A byte, because vmaudit writes it while others read it.
+/// Each call is examined; or counting has not begun. A byte, because vmaudit writes it while others read it.
 pub const LOOKS: u8 = 2;
 
 /// What a process sends when it begins to count, and what it gets back with the two files.

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 fn changed(area: Area, thread: &Thread, bytes: i64) {
     let shard = unsafe { &*thread.shard };
     if thread.is_shared != 0 {
-        tell(bytes, bytes.max(0), setup::doorbell().tick.load(Relaxed));
+        add_to_total(bytes, bytes.max(0), setup::doorbell().tick.load(Relaxed));
         return;
     }
     let peaks = &area.head().peaks;
@@ -34,25 +34,25 @@ fn changed(area: Area, thread: &Thread, bytes: i64) {
             }
         }
     }
-    let untold = match peaks.threads.load(Relaxed) {
-        0 | 1 => MOST_UNTOLD,
-        _ => peaks.untold.load(Relaxed),
+    let pending = match peaks.threads.load(Relaxed) {
+        0 | 1 => MOST_PENDING,
+        _ => peaks.pending.load(Relaxed),
     };
-    if delta > untold || delta < -untold {
-        tell_all(shard);
+    if delta > pending || delta < -pending {
+        flush(shard);
     }
 }
 
-/// What a thread has not told yet.
+/// Adds what a thread has not added to the total yet.
 #[inline(never)]
-pub fn tell_all(shard: &Shard) {
+pub fn flush(shard: &Shard) {
     let delta = shard.delta.swap(0, Relaxed);
-    tell(delta, shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
+    add_to_total(delta, shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
     shard.high.store(0, Relaxed);
 }
 
 #[inline(never)]
-fn tell(delta: i64, high: i64, tick: u32) {
+fn add_to_total(delta: i64, high: i64, tick: u32) {
     let head = setup::area().head();
     let total = &head.total;
     let peak = total.outstanding.fetch_add(delta, Relaxed) + high;
@@ -70,9 +70,9 @@ fn tell(delta: i64, high: i64, tick: u32) {
         }
         break;
     }
-    let untold = (peak.max(known) >> 8).clamp(LEAST_UNTOLD, MOST_UNTOLD);
-    if untold != head.peaks.untold.load(Relaxed) {
-        head.peaks.untold.store(untold, Relaxed);
+    let pending = (peak.max(known) >> 8).clamp(LEAST_PENDING, MOST_PENDING);
+    if pending != head.peaks.pending.load(Relaxed) {
+        head.peaks.pending.store(pending, Relaxed);
     }
 }
 
@@ -106,39 +106,39 @@ pub fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes)
     changed(area, thread, bytes as i64);
 }
 
-/// How often a size is asked for at the allocator: some give more than a step where the rest would be too small.
+/// How often the usable size of a size is read: some give more than a step where the rest would be too small.
 const ASKED_FOR: u32 = 4;
 
-/// What the allocator gives for a size of [`SMALL`] and less is learnt.
+/// Notes the usable size for a size of [`SMALL`] and less.
 #[inline(always)]
-fn learn_given(area: Area, address: u64, size: u64) {
+fn note_given(area: Area, address: u64, size: u64) {
     let known = area.given(given_at(size));
     let (least, times) = given(known.load(Relaxed));
     if times < ASKED_FOR {
-        learn_small(known, (least, times), address);
+        note_small(known, (least, times), address);
     }
 }
 
-/// What a block's word has no room for: what the allocator gave beyond the size, and a large block's size.
+/// What a block's word has no bits for: the usable bytes beyond the size, and a large block's size.
 #[cold]
 #[inline(never)]
-fn put_beside(area: Area, thread: &Thread, address: u64, size: u64) {
+fn put_extra(area: Area, thread: &Thread, address: u64, size: u64) {
     if let Some(more) = real::given(address).checked_sub(size) {
-        put_word_beside(area, thread, address + GIVEN_BESIDE, more);
+        put_extra_word(area, thread, address + GIVEN_EXTRA, more);
     }
     if size >= LARGE {
-        put_word_beside(area, thread, address + SIZE_BESIDE, size_beside(size));
+        put_extra_word(area, thread, address + SIZE_EXTRA, size_extra(size));
     }
 }
 
-fn put_word_beside(area: Area, thread: &Thread, address: u64, value: u64) {
-    let former = shadow::put(area, address, beside(value, address)).map_or(0, |(former, _)| former);
+fn put_extra_word(area: Area, thread: &Thread, address: u64, value: u64) {
+    let former = shadow::put(area, address, extra(value, address)).map_or(0, |(former, _)| former);
     if is_block(former) {
         lost_free(area, thread, address, former);
     }
 }
 
-/// A block that is in the way was freed by somebody who was not seen.
+/// A block that is in the way was freed by a call that was not seen.
 #[cold]
 #[inline(never)]
 fn lost_free(area: Area, thread: &Thread, address: u64, word: u64) {
@@ -150,12 +150,12 @@ fn lost_free(area: Area, thread: &Thread, address: u64, word: u64) {
 /// The size of a block that is more than [`SMALL`], when it goes.
 #[cold]
 #[inline(never)]
-fn take_beside(area: Area, address: u64, word: u64) -> u64 {
-    let is_beside = |word| beside_of(word).is_some();
-    shadow::take(area, address + GIVEN_BESIDE, None, is_beside);
+fn take_extra(area: Area, address: u64, word: u64) -> u64 {
+    let is_extra = |word| extra_of(word).is_some();
+    shadow::take(area, address + GIVEN_EXTRA, None, is_extra);
     match is_large(word) {
         true => {
-            let rest = beside_of(shadow::take(area, address + SIZE_BESIDE, None, is_beside));
+            let rest = extra_of(shadow::take(area, address + SIZE_EXTRA, None, is_extra));
             large_size(word, rest.unwrap_or(1))
         }
         false => block_size(word),
@@ -163,21 +163,21 @@ fn take_beside(area: Area, address: u64, word: u64) -> u64 {
 }
 
 #[inline(always)]
-fn has_words_beside(word: u64) -> bool {
+fn has_extra_words(word: u64) -> bool {
     is_large(word) || block_size(word) > SMALL
 }
 
 #[inline(always)]
 fn size_at(area: Area, address: u64, word: u64) -> u64 {
-    match has_words_beside(word) {
-        true => take_beside(area, address, word),
+    match has_extra_words(word) {
+        true => take_extra(area, address, word),
         false => block_size(word),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn learn_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
+fn note_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
     let now = real::given(address).min(0xff_ffff);
     // An allocator that has hardly begun may not know.
     if now == 0 {
@@ -187,7 +187,7 @@ fn learn_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
     known.store((times + 1) << 24 | least as u32, Relaxed);
 }
 
-/// A block that nobody else knows of yet.
+/// A block that no other thread knows yet.
 #[inline(always)]
 pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let area = setup::area();
@@ -201,8 +201,8 @@ pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Regis
         lost_free(area, thread, address, former);
     }
     match size > SMALL {
-        true => put_beside(area, thread, address, size),
-        false => learn_given(area, address, size),
+        true => put_extra(area, thread, address, size),
+        false => note_given(area, address, size),
     }
     (thread.newest, thread.newest_index) = (address, index as u32);
     count_allocation(area, thread, stack, (1, size));
@@ -247,8 +247,8 @@ pub fn put_back(thread: &Thread, address: u64, Former { word, size }: Former) {
     thread.add(&count.freed_bytes, size.wrapping_neg());
     changed(area, thread, size as i64);
     shadow::put(area, address, word);
-    if has_words_beside(word) {
-        put_beside(area, thread, address, size);
+    if has_extra_words(word) {
+        put_extra(area, thread, address, size);
     }
 }
 

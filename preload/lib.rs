@@ -1,5 +1,5 @@
-//! Preloaded into the programs whose heap is profiled: it stands before the functions that allocate and
-//! free, and counts in memory that it shares with vmaudit ([`area`]).
+//! Preloaded into the programs whose heap is profiled: it interposes the functions that allocate and free,
+//! and counts in memory that it shares with vmaudit ([`area`]).
 //!
 //! # Safety
 //!
@@ -252,10 +252,10 @@ extern "C" fn dlclose_slow(handle: *mut u8) -> i32 {
 extern "C" fn operator_target(number: usize) -> usize {
     let real = real::operator(number);
     let target = match real {
-        // Somebody called it, so somebody had it: it is not found by name.
+        // It was called, so it exists: it is not found by name.
         0 => return without_operator as *const () as usize,
         _ if real::operators_are_own() => {
-            setup::tell_real();
+            setup::publish_real();
             OPERATOR_COUNTED[number] as *const () as usize
         }
         real => real,
@@ -282,7 +282,7 @@ extern "C" fn operator_new_slow(
         return core::ptr::null_mut();
     }
     let counting = enter();
-    // The nothrow_t is empty, and nobody reads it.
+    // The nothrow_t is empty, and is not read.
     let tag = 0usize;
     let block = unsafe {
         match number {
@@ -315,7 +315,7 @@ extern "C" fn operator_delete_slow(block: *mut u8, number: usize) -> usize {
     real::operator(number)
 }
 
-/// Pushes registers, and says so to whoever unwinds through here (DWARF's numbers: System V ABI, figure 3.36).
+/// Pushes registers, and describes that to unwinders (DWARF's numbers: System V ABI, figure 3.36).
 macro_rules! push {
     ($($register:literal $number:literal),*) => {
         concat!($("push ", $register, "\n.cfi_adjust_cfa_offset 8\n.cfi_rel_offset ", $number, ", 0\n"),*)
@@ -396,7 +396,7 @@ extern "C" fn malloc() {
         "jne 4f",
         "mov rax, qword ptr [rip + vmaudit_thread@GOTTPOFF]",
         "sub qword ptr fs:[rax], rdi",
-        // Not at the mark yet, whatever the sign of what is asked for.
+        // Not at the mark yet, whatever the sign of the requested size.
         "ja 2b",
         "4:",
         slow!("rsi"),
@@ -448,7 +448,7 @@ extern "C" fn free() {
     )
 }
 
-/// Looks whether what is freed is of interest.
+/// Checks whether what is freed is of interest.
 #[unsafe(naked)]
 extern "C" fn free_heeded() {
     naked_asm!(
@@ -483,7 +483,7 @@ extern "C" fn dlclose(handle: *mut u8) -> i32 {
     dlclose_slow(handle)
 }
 
-/// A jump to where the operator is, which is looked for at the first call.
+/// A jump to the operator, which is resolved at the first call.
 macro_rules! operator {
     ($name:ident, $number:literal) => {
         #[unsafe(naked)]

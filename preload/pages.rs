@@ -1,5 +1,5 @@
-//! Each block's stack, size and time, in one word, and where the words are: each page of the heap has room for as many
-//! as had to be there at once. Compiled into both, the library and vmaudit.
+//! Each block's stack, size and time, in one word, and where the words are: each page of the heap has space
+//! for as many as were there at once. Compiled into both, the library and vmaudit.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -13,20 +13,20 @@ pub const LEAVES: usize = 1 << 15;
 pub const LEAF_PAGES: usize = 1 << (WINDOW_BITS - PAGE_BITS);
 pub const LEAF_BYTES: usize = LEAF_PAGES * 8;
 
-/// How many words a page may have room for. In the last one, each multiple of 8 has a place of its own.
-pub const ROOMS: [usize; 14] = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 511 + NEAR];
-/// Words that are divided among pages with the same room.
+/// How many words a page may have space for. In the last one, each multiple of 8 has a place of its own.
+pub const WORD_COUNTS: [usize; 14] = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 511 + NEAR];
+/// Words that are divided among pages with the same number of words.
 pub const RUN_WORDS: usize = 2048;
 /// Words of all pages: 16 GiB, of which nothing is there before it is written.
-pub const ROOM_WORDS: usize = 1 << 31;
+pub const MAX_WORDS: usize = 1 << 31;
 
 /// A word is one of so many, that begin at its place.
 pub const NEAR: usize = 4;
 
-/// Of a page's word: somebody changes what is there.
+/// Of a page's word: a thread changes its words.
 pub const LOCKED: u64 = 1;
 
-/// Where the words of a page are: index of the first one, and for how many there is room.
+/// Where the words of a page are: index of the first one, and how many.
 #[inline(always)]
 pub fn page_word(first: usize, len: usize) -> u64 {
     (first as u64) << 11 | (len as u64) << 1
@@ -34,7 +34,7 @@ pub fn page_word(first: usize, len: usize) -> u64 {
 
 /// 0 words where there are none.
 #[inline(always)]
-pub fn room_of(page: u64) -> (usize, usize) {
+pub fn words_of(page: u64) -> (usize, usize) {
     ((page >> 11) as usize, (page >> 1) as usize & 0x3ff)
 }
 
@@ -72,11 +72,11 @@ pub enum Search {
     Found(usize),
     /// It is not there, but may be put here.
     Free(usize),
-    /// There is no room near its place.
+    /// There is no space near its place.
     Full,
 }
 
-/// Looks for the word of what begins at `at` of the page.
+/// Searches the word of what begins at `at` of the page.
 #[cfg_attr(not(test), allow(dead_code))]
 pub fn search(words: &[AtomicU64], at: u64) -> Search {
     if words.is_empty() {
@@ -116,23 +116,23 @@ pub fn key_of(at: u64) -> u64 {
 /// Of blocks of as much and more, the rest of the size has a word of its own.
 pub const LARGE: u64 = 1 << 18;
 
-/// Where words beside a block's have their place: no other block begins there.
-pub const SIZE_BESIDE: u64 = 16;
+/// Where additional words of a block have their place: no other block begins there.
+pub const SIZE_EXTRA: u64 = 16;
 /// What the allocator gave beyond the size, of each block that is larger than [`super::area::SMALL`].
-pub const GIVEN_BESIDE: u64 = 32;
+pub const GIVEN_EXTRA: u64 = 32;
 
-/// What is in memory beside a block's word, for an address in the block: 35 bits.
+/// An additional word of a block, for an address in the block: 35 bits.
 #[inline]
-pub fn beside(value: u64, address: u64) -> u64 {
-    value.min(MOST_BESIDE) << 10 | key_of(address >> 3)
+pub fn extra(value: u64, address: u64) -> u64 {
+    value.min(MOST_EXTRA) << 10 | key_of(address >> 3)
 }
 
-const MOST_BESIDE: u64 = (1 << 35) - 1;
+const MOST_EXTRA: u64 = (1 << 35) - 1;
 
 /// None for the word of a block.
 #[inline]
-pub fn beside_of(word: u64) -> Option<u64> {
-    (word != 0 && !is_block(word)).then_some(word >> 10 & MOST_BESIDE)
+pub fn extra_of(word: u64) -> Option<u64> {
+    (word != 0 && !is_block(word)).then_some(word >> 10 & MOST_EXTRA)
 }
 
 #[inline(always)]
@@ -158,13 +158,13 @@ pub fn block_size(word: u64) -> u64 {
 
 /// The rest of a large block's size.
 #[inline]
-pub fn size_beside(size: u64) -> u64 {
+pub fn size_extra(size: u64) -> u64 {
     size / LARGE
 }
 
 #[inline]
-pub fn large_size(word: u64, beside: u64) -> u64 {
-    block_size(word) + beside * LARGE
+pub fn large_size(word: u64, extra: u64) -> u64 {
+    block_size(word) + extra * LARGE
 }
 
 #[inline]

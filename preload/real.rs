@@ -1,5 +1,5 @@
-//! The functions that ours stand before: those of the next library that has them. And what is handed out
-//! before they are found.
+//! The interposed functions: those of the next library that has them. And what is handed out before they are
+//! found.
 
 use super::area::FUNCTIONS;
 use super::setup::{HEEDED_BITS, heed};
@@ -33,7 +33,7 @@ static MALLOC_USABLE_SIZE: AtomicUsize = AtomicUsize::new(0);
 static SINGLE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new((&raw const NOT_KNOWN).cast_mut()) }; 2];
 static NOT_KNOWN: u8 = 0;
 
-/// Only one thread runs. It stays so until that thread starts another one. False where nobody tells.
+/// Only one thread runs. It stays so until that thread starts another one. False where that is not known.
 #[inline(always)]
 pub fn is_single() -> bool {
     // glibc writes it with a plain store; a volatile read is as good as a relaxed one.
@@ -71,12 +71,12 @@ pub const NOTHROW: [usize; ALLOCATING] = [2, 3, 2, 3, 6, 7, 6, 7];
 static OPERATOR: [AtomicUsize; OPERATORS] = [const { AtomicUsize::new(0) }; OPERATORS];
 /// Where callers of the operators go: to the real one, or to ours before it.
 pub static OPERATOR_TARGET: [AtomicUsize; OPERATORS] = [const { AtomicUsize::new(0) }; OPERATORS];
-/// 0: not looked for. 1: the allocator's own, which do not go through malloc. 2: the C++ library's, which do.
+/// 0: not resolved. 1: the allocator's own, which do not go through malloc. 2: the C++ library's, which do.
 static OPERATORS_ARE: AtomicU32 = AtomicU32::new(0);
 const OWN: u32 = 1;
 const FORWARDING: u32 = 2;
 
-/// 0, 1: somebody looks for them, 2: found.
+/// 0, 1: being resolved, 2: found.
 static RESOLVED: AtomicU32 = AtomicU32::new(0);
 
 // May be absent: another libc, or an old one with a library for each of these.
@@ -124,7 +124,7 @@ fn find(of: *mut u8, name: &[u8]) -> usize {
     call!(dlsym, fn(*mut u8, *const u8) -> usize, of, name.as_ptr())
 }
 
-/// Finds the real functions; at once where nobody has called one of ours before.
+/// Finds the real functions; at the first call of one of ours.
 pub fn resolve() {
     if RESOLVED.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
         return;
@@ -365,8 +365,8 @@ unsafe impl Sync for Boot {}
 static BOOT: Boot = Boot(core::cell::UnsafeCell::new([0; BOOT_BYTES]));
 static BOOT_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// While the real functions are being found, who looks for them may allocate: zeros that are never given
-/// back. Before each block its size.
+/// While the real functions are being found, the lookup may allocate: zeros that are never given back. Before
+/// each block its size.
 fn boot(size: usize, alignment: usize) -> *mut u8 {
     let alignment = alignment.max(16);
     let mut used = BOOT_USED.load(Relaxed);
@@ -388,7 +388,7 @@ fn boot(size: usize, alignment: usize) -> *mut u8 {
     }
 }
 
-/// Frees of these are for nobody else.
+/// Frees of these are not passed on.
 pub fn is_boot(block: *mut u8) -> bool {
     (block as usize).wrapping_sub(BOOT.0.get() as usize) < BOOT_BYTES
 }

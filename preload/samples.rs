@@ -1,4 +1,4 @@
-//! Sampled blocks: few, in a hash table that grows with them.
+//! Sampled blocks, in a hash table that grows with them.
 
 use super::area::*;
 use super::blocks::{count_allocation, count_free};
@@ -17,7 +17,7 @@ pub fn draw(thread: &mut Thread) -> i64 {
     (-math::ln(uniform) * mean) as i64 + 1
 }
 
-/// What a sampled block stands for: as many blocks, in 1024ths, and bytes.
+/// What a sampled block represents: as many blocks, in 1024ths, and bytes.
 fn weight(size: u64) -> (u64, u64) {
     let mean = setup::area().head().mean.load(Relaxed) as f64;
     let probability = math::one_less_exp(size.max(1) as f64 / mean);
@@ -25,7 +25,7 @@ fn weight(size: u64) -> (u64, u64) {
     (rounded(1024.0 / probability), rounded(size as f64 / probability))
 }
 
-/// The sampled blocks, while nobody else looks for one. The table is at most half full, until it cannot grow any more.
+/// The sampled blocks, under a lock. The table is at most half full, until it cannot grow any more.
 struct Samples {
     area: Area,
     bits: u32,
@@ -58,7 +58,7 @@ impl Samples {
         slot
     }
 
-    /// False where there is no room.
+    /// False where there is no space.
     fn insert(&mut self, address: u64, size: u64, stack: u32) -> bool {
         let count = self.area.head().sample_count.load(Relaxed);
         if count >= 1 << (self.bits - 1) {
@@ -78,7 +78,7 @@ impl Samples {
         true
     }
 
-    /// vmaudit looks again where the table has changed when it has read it.
+    /// vmaudit reads again if the table has changed while it was read.
     #[cold]
     fn grow(&mut self) {
         let old = Samples { area: self.area, bits: self.bits };
@@ -91,7 +91,7 @@ impl Samples {
             }
         }
         self.area.head().sample_bits.store(self.bits, Release);
-        // SAFETY: nobody looks there any more.
+        // SAFETY: it is not read any more.
         unsafe { sys::remove((old.at(0) as *const Sample).cast(), size_of::<Sample>() << old.bits) };
         core::mem::forget(old);
     }
@@ -107,7 +107,7 @@ impl Samples {
         }
         let sample = self.at(slot);
         let known = (sample.stack.load(Relaxed), sample.size.load(Relaxed));
-        // What follows moves up, where it may: nobody looks behind an empty slot.
+        // What follows moves up, where it may: a search ends at an empty slot.
         let mut hole = slot;
         let mask = (1 << self.bits) - 1;
         loop {
@@ -148,7 +148,7 @@ impl Drop for Samples {
 pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let stack = stack_of(thread, registers, function);
     let mut samples = Samples::lock();
-    // Left there by a free that nobody saw.
+    // Left there by a free that was not seen.
     let former = samples.remove(address);
     let has_room = samples.insert(address, size, stack);
     if has_room && former.is_none() {

@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU64;
 
 const _: () = assert!(NEAR == 4);
 
-/// The same, for who alone writes the words meanwhile.
+/// The same, for the only writer of the words.
 #[inline(always)]
 pub fn search(words: &[AtomicU64], at: u64) -> Search {
     if words.len() < NEAR {

@@ -1,4 +1,4 @@
-//! When and for whom is counted.
+//! When counting begins and ends.
 
 use super::area::*;
 use super::pages::LEAF_BYTES;
@@ -47,10 +47,10 @@ impl Area {
         unsafe { &*self.0.add(AT_LEAVES + leaf * LEAF_BYTES).cast::<AtomicU64>().add(page) }
     }
 
-    /// `first` and `len`: of room that was divided so.
+    /// `first` and `len`: as divided before.
     #[inline(always)]
-    pub fn room(self, first: usize, len: usize) -> &'static [AtomicU64] {
-        unsafe { core::slice::from_raw_parts(self.0.add(AT_ROOMS).cast::<AtomicU64>().add(first), len) }
+    pub fn words(self, first: usize, len: usize) -> &'static [AtomicU64] {
+        unsafe { core::slice::from_raw_parts(self.0.add(AT_BLOCK_WORDS).cast::<AtomicU64>().add(first), len) }
     }
 }
 
@@ -63,7 +63,7 @@ static AWAKE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 /// Counted up with each area: a thread's data may be about a former one, in the same place.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
-/// 0: not begun. 1: somebody does. 2: counting. 3: not until vmaudit wants it.
+/// 0: not begun. 1: beginning. 2: counting. 3: not until vmaudit requests it.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const BUSY: u32 = 1;
 const COUNTING: u32 = 2;
@@ -87,8 +87,8 @@ pub static CONTROL: Control = Control {
 static SOCKET: [AtomicU8; SOCKET_NAME] = [const { AtomicU8::new(0) }; SOCKET_NAME];
 static THREAD_KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// Which frees are looked at: how many blocks that are of interest have an address that comes to the same.
-/// The assembly of `free` reads it.
+/// Which frees are examined: how many blocks that are of interest have an address that comes to the same. The
+/// assembly of `free` reads it.
 pub static HEEDED: [AtomicU8; 1 << HEEDED_BITS] = [const { AtomicU8::new(0) }; 1 << HEEDED_BITS];
 pub const HEEDED_BITS: u32 = 16;
 
@@ -150,7 +150,7 @@ pub fn mode() -> u32 {
     }
 }
 
-/// The mode, after beginning where that was not tried yet, or is wanted by now.
+/// The mode, after beginning where that was not tried yet, or is requested by now.
 #[cold]
 #[inline(never)]
 pub fn begin() -> u32 {
@@ -184,7 +184,7 @@ pub fn begin() -> u32 {
     mode
 }
 
-/// vmaudit has what it wanted: nothing is counted from now on, or until it comes again.
+/// vmaudit has finished: nothing is counted until it connects again.
 #[cold]
 #[inline(never)]
 pub fn retire() {
@@ -207,14 +207,14 @@ fn rest() {
     sleep();
 }
 
-/// Not while the real functions are being looked for: who looks for them may call ours.
+/// Not while the real functions are being resolved: the lookup may call ours.
 fn sleep() {
     if real::is_resolved() {
         CONTROL.awake.store(ASLEEP, Relaxed);
     }
 }
 
-/// vmaudit is gone: what is counted is for nobody.
+/// vmaudit is gone: what is counted has no reader.
 pub fn give_up() {
     if IS_ARMED.load(Relaxed) != 0 {
         area().head().mode.store(MODE_OFF, Relaxed);
@@ -280,12 +280,12 @@ fn start(first: bool, forked: bool) -> Option<u32> {
     AWAKE.store(awake, Relaxed);
     unsafe { (*awake).store(mode, Release) };
     CONTROL.awake.store(if mode == MODE_SAMPLE { COUNTS_DOWN } else { LOOKS }, Relaxed);
-    tell_real();
+    publish_real();
     Some(mode)
 }
 
-/// Where the functions are in truth, as far as they were looked for.
-pub fn tell_real() {
+/// Publishes the addresses of the real functions, as far as they were resolved.
+pub fn publish_real() {
     if mode() != MODE_OFF {
         for (to, from) in area().head().real.iter().zip(real::addresses()) {
             to.store(from as u64, Relaxed);
@@ -301,7 +301,7 @@ fn socket_name(to: &mut [u8; SOCKET_NAME]) -> Option<usize> {
         return None;
     }
     let mut bytes = [0u8; 512];
-    // How much of the variable's name has been met, and of its value.
+    // How much of the variable's name has been matched, and of its value.
     let (mut met, mut len, mut other) = (0, 0, false);
     let found = 'read: loop {
         let got = sys::read(fd, &mut bytes);
@@ -332,7 +332,7 @@ fn socket_name(to: &mut [u8; SOCKET_NAME]) -> Option<usize> {
 }
 
 /// libc's destructor of a thread's value calls [`Thread::end`].
-pub fn end_is_told(thread: &Thread) {
+pub fn end_is_notified(thread: &Thread) {
     let key = THREAD_KEY.load(Relaxed);
     if key != u32::MAX {
         real::pthread_setspecific(key, (thread as *const Thread).cast());

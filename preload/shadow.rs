@@ -3,15 +3,15 @@
 
 use super::area::Head;
 use super::pages::{
-    ADDRESS_BITS, KEY, LEAVES, LOCKED, ROOM_WORDS, ROOMS, RUN_WORDS, Search, key_of, page_word, place,
-    room_of, where_of,
+    ADDRESS_BITS, KEY, LEAVES, LOCKED, MAX_WORDS, RUN_WORDS, Search, WORD_COUNTS, key_of, page_word, place,
+    where_of, words_of,
 };
 use super::search::search;
 use super::setup::{self, Area};
 use super::sys;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// A page's words, which nobody else changes meanwhile.
+/// A page's words, which no other thread changes meanwhile.
 struct Page {
     word: &'static AtomicU64,
     /// Its value, unlocked.
@@ -49,8 +49,8 @@ impl Page {
 
     #[inline(always)]
     fn words(&self, area: Area) -> &'static [AtomicU64] {
-        let (first, len) = room_of(self.value);
-        area.room(first, len)
+        let (first, len) = words_of(self.value);
+        area.words(first, len)
     }
 }
 
@@ -94,8 +94,8 @@ fn add_leaf(area: Area, window: usize) -> Option<u32> {
     (leaf != 0).then_some(leaf)
 }
 
-/// What was there for the address, 0 for nothing, and where among the page's words the new one is; None where there is no
-/// room.
+/// What was there for the address, 0 for nothing, and where among the page's words the new one is; None where
+/// there is no space.
 #[inline(always)]
 pub fn put(area: Area, address: u64, new: u64) -> Option<(u64, usize)> {
     if address >> ADDRESS_BITS != 0 {
@@ -118,8 +118,8 @@ pub fn put(area: Area, address: u64, new: u64) -> Option<(u64, usize)> {
     }
 }
 
-/// What is there for the address, if it is what is wanted: then nothing is left there. 0 for nothing. `hint`: where it was put,
-/// if the page has the same words still.
+/// Removes what is there for the address, if `is_wanted`. 0 for nothing. `hint`: where it was put, if the
+/// page has the same words still.
 #[inline(always)]
 pub fn take(area: Area, address: u64, hint: Option<usize>, is_wanted: impl FnOnce(u64) -> bool) -> u64 {
     if address >> ADDRESS_BITS != 0 {
@@ -147,14 +147,14 @@ pub fn take(area: Area, address: u64, hint: Option<usize>, is_wanted: impl FnOnc
     }
 }
 
-/// The page's words move to where there is more room.
+/// The page's words move to a larger run.
 #[cold]
 #[inline(never)]
 fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
     let former = page.words(area);
-    for (room, &len) in ROOMS.iter().enumerate().filter(|(_, len)| **len > former.len()) {
-        let Some(first) = take_room(area, room) else { return false };
-        let words = area.room(first, len);
+    for (class, &len) in WORD_COUNTS.iter().enumerate().filter(|(_, len)| **len > former.len()) {
+        let Some(first) = allocate_words(area, class) else { return false };
+        let words = area.words(first, len);
         let moved = former.iter().map(|word| word.load(Relaxed)).filter(|&word| word != 0);
         let mut all = moved.map(|word| (where_of(word), word)).chain([(at, new)]);
         let fits = all.all(|(at, word)| match search(words, at) {
@@ -165,62 +165,62 @@ fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
             _ => false,
         });
         if !fits {
-            give_back(area.head(), words, (first, room));
+            give_back(area.head(), words, (first, class));
             continue;
         }
-        let (old, _) = room_of(page.value);
+        let (old, _) = words_of(page.value);
         page.value = page_word(first, len);
-        // vmaudit looks for the words where the page says that they are.
+        // vmaudit reads the words where the page says that they are.
         page.word.store(page.value | page.was_locked as u64, Release);
-        if let Some(room) = ROOMS.iter().position(|&len| len == former.len()) {
-            give_back(area.head(), former, (old, room));
+        if let Some(class) = WORD_COUNTS.iter().position(|&len| len == former.len()) {
+            give_back(area.head(), former, (old, class));
         }
         return true;
     }
     false
 }
 
-fn take_room(area: Area, room: usize) -> Option<usize> {
+fn allocate_words(area: Area, class: usize) -> Option<usize> {
     let head = area.head();
-    sys::lock(&head.room_lock);
-    let found = find_room(area, room);
-    head.room_lock.store(0, Release);
+    sys::lock(&head.words_lock);
+    let found = find_words(area, class);
+    head.words_lock.store(0, Release);
     found
 }
 
-/// Free words are all zero, but for the first one of each room: where the next one is, + 1.
-fn find_room(area: Area, room: usize) -> Option<usize> {
+/// Free words are all zero, but for the first one of each run: where the next one is, + 1.
+fn find_words(area: Area, class: usize) -> Option<usize> {
     let head = area.head();
-    let free = head.free_rooms[room].load(Relaxed);
+    let free = head.free_words[class].load(Relaxed);
     if let Some(first) = (free as usize).checked_sub(1) {
-        let link = &area.room(first, 1)[0];
-        head.free_rooms[room].store(link.load(Relaxed), Relaxed);
+        let link = &area.words(first, 1)[0];
+        head.free_words[class].store(link.load(Relaxed), Relaxed);
         link.store(0, Relaxed);
         return Some(first);
     }
-    let run = &head.runs[room];
+    let run = &head.runs[class];
     let (at, end) = (run.start.load(Relaxed) as usize, run.end.load(Relaxed) as usize);
-    let (at, end) = if at + ROOMS[room] <= end {
+    let (at, end) = if at + WORD_COUNTS[class] <= end {
         (at, end)
     } else {
         let next = head.next_run.load(Relaxed) as usize;
-        if next + RUN_WORDS > ROOM_WORDS {
+        if next + RUN_WORDS > MAX_WORDS {
             return None;
         }
         head.next_run.store((next + RUN_WORDS) as u64, Relaxed);
         (next, next + RUN_WORDS)
     };
-    run.start.store((at + ROOMS[room]) as u64, Relaxed);
+    run.start.store((at + WORD_COUNTS[class]) as u64, Relaxed);
     run.end.store(end as u64, Relaxed);
     Some(at)
 }
 
-fn give_back(head: &Head, words: &[AtomicU64], (first, room): (usize, usize)) {
+fn give_back(head: &Head, words: &[AtomicU64], (first, class): (usize, usize)) {
     words.iter().for_each(|word| word.store(0, Relaxed));
-    sys::lock(&head.room_lock);
+    sys::lock(&head.words_lock);
     if let Some(link) = words.first() {
-        link.store(head.free_rooms[room].load(Relaxed), Relaxed);
-        head.free_rooms[room].store(first as u64 + 1, Relaxed);
+        link.store(head.free_words[class].load(Relaxed), Relaxed);
+        head.free_words[class].store(first as u64 + 1, Relaxed);
     }
-    head.room_lock.store(0, Release);
+    head.words_lock.store(0, Release);
 }

@@ -1,4 +1,4 @@
-//! The kernel, asked directly: a hook may call nothing of libc, whose locks its caller may hold.
+//! System calls, made directly: a hook may call nothing of libc, whose locks its caller may hold.
 
 use core::arch::asm;
 use core::hint::spin_loop;
@@ -81,7 +81,7 @@ pub fn map_private(bytes: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// Nobody may use the memory any more.
+/// The memory must not be used any more.
 pub unsafe fn unmap(at: *mut u8, bytes: usize) {
     unsafe { call(MUNMAP, at as usize, bytes, 0, 0, 0, 0) };
 }
@@ -89,7 +89,7 @@ pub unsafe fn unmap(at: *mut u8, bytes: usize) {
 /// Gives back what is in whole pages of the range, of a shared file in memory.
 ///
 /// # Safety
-/// Nobody may need it any more.
+/// It must not be needed any more.
 pub unsafe fn remove(at: *const u8, bytes: usize) {
     let start = (at as usize).next_multiple_of(4096);
     let end = (at as usize + bytes) & !4095;
@@ -104,7 +104,7 @@ fn let_others_run() {
     unsafe { call(NANOSLEEP, time.as_ptr() as usize, 0, 0, 0, 0, 0) };
 }
 
-/// Looks for as long before it lets others run.
+/// Spins this often before it lets others run.
 const SPINS: u32 = 1000;
 
 /// Once more in a loop that waits for another thread.
@@ -253,7 +253,7 @@ struct Control {
     fds: [i32; 2],
 }
 
-/// Tells vmaudit, and gets two files for it.
+/// Connects to vmaudit, and gets two files from it.
 pub fn files_for(socket: &[u8], hello: &[u8]) -> Option<[isize; 2]> {
     let mut name = Name { family: AF_UNIX, path: [0; 108] };
     for (to, from) in name.path.iter_mut().skip(1).zip(socket) {
@@ -263,7 +263,7 @@ pub fn files_for(socket: &[u8], hello: &[u8]) -> Option<[isize; 2]> {
     if fd < 0 {
         return None;
     }
-    // Whoever is there answers at once.
+    // A living vmaudit answers immediately.
     let patience = [2u64, 0];
     for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
         let at = patience.as_ptr() as usize;

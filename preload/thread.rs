@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 /// that `left` comes first.
 #[repr(C)]
 pub struct Thread {
-    /// Bytes until the next mark; 0: whatever is allocated is looked at.
+    /// Bytes until the next mark; 0: each allocation is examined.
     pub left: i64,
     /// In one of our functions: what the allocator calls in turn is its own business.
     pub inside: u32,
@@ -116,11 +116,11 @@ impl Thread {
             unsafe { (*self.memory).memos.iter_mut().for_each(|memo| memo.ip = 0) };
         }
         if own.is_some() {
-            setup::end_is_told(self);
+            setup::end_is_notified(self);
         }
     }
 
-    /// To be told at the thread's end: another one may have its shard.
+    /// To be called at the thread's end: another one may have its shard.
     pub fn end(&mut self) {
         self.inside += 1;
         self.ended = 1;
@@ -129,7 +129,7 @@ impl Thread {
             setup::area().head().peaks.threads.fetch_sub(1, Relaxed);
             if self.is_shared == 0 {
                 let shard = unsafe { &*self.shard };
-                blocks::tell_all(shard);
+                blocks::flush(shard);
                 shard.taken.store(0, Release);
             }
         }

@@ -26,15 +26,15 @@ impl Registers {
     }
 }
 
-/// How long the clock may stand still before nobody is asked any more.
+/// How long the clock may stand still before vmaudit is not queried any more.
 const PATIENCE_MS: u64 = 2000;
 /// Questions along one stack.
-const MOST_ASKED: u32 = 64;
+const MAX_REQUESTS: u32 = 64;
 
-/// Nobody answers: vmaudit is gone, or stopped.
+/// There is no answer: vmaudit is gone, or stopped.
 static DEAF: AtomicU32 = AtomicU32::new(0);
 
-/// A child of fork may be heard again.
+/// A child of fork may get answers again.
 pub fn listen_again() {
     DEAF.store(0, Relaxed);
 }
@@ -124,7 +124,7 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
         // The innermost address is behind a call, too: that of the hook.
         let key = rule_key(ip, false, code);
         let mut rule = find(area, key);
-        if rule == 0 && asked < MOST_ASKED && !is_generated(head, ip) {
+        if rule == 0 && asked < MAX_REQUESTS && !is_generated(head, ip) {
             asked += 1;
             if ask(thread, (ip, sp, bp), code) {
                 rule = find(area, key);
@@ -161,7 +161,7 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
         }
     }
     let stack = intern(area, &frames[..len], hash, (function as u32 | flags, code));
-    // What could not be asked may be known the next time.
+    // What could not be requested may be known the next time.
     if words <= MEMO_WORDS && !may_change && stack != 0 {
         (memo.sp, memo.bp, memo.stack) = (first_sp, registers.bp, stack);
         (memo.code, memo.what, memo.len) = (code, function as u32, words as u32);
@@ -192,8 +192,8 @@ fn is_generated(head: &Head, address: u64) -> bool {
     head.generated.iter().take(len).any(within)
 }
 
-/// vmaudit looks at the stack from here outwards, and publishes what leads along it. False where it does not
-/// answer: the first time ends asking.
+/// vmaudit unwinds the stack from here outwards, and publishes the rules along it. False where it does not
+/// answer: after the first time nothing is requested any more.
 #[cold]
 #[inline(never)]
 fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
@@ -229,7 +229,7 @@ fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
         if sys::wait(&asked.state, ASK_WAITS, PATIENCE_MS) {
             let now = bell.tick.load(Relaxed);
             if now == tick {
-                // Whoever answers later finds a question that nobody waits for: it stays taken.
+                // A later answer finds a question whose thread does not wait: it stays taken.
                 DEAF.store(1, Relaxed);
                 setup::give_up();
                 area.head().doubts.unanswered.fetch_add(1, Relaxed);
@@ -242,8 +242,9 @@ fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
     true
 }
 
-/// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was looked for, and end
-/// before a guard page that was made since: each page is read as soon as it is known that it can be.
+/// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was
+/// read, and end before a guard page that was made since: each page is read as soon as it is known that it
+/// can be.
 fn copy_stack(thread: &mut Thread, sp: u64, asked: &Ask) -> usize {
     let wanted = (thread.stack_end.saturating_sub(sp)).min(ASK_BYTES as u64) as usize / 8;
     for (word, to) in asked.bytes.iter().take(wanted).enumerate() {

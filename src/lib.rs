@@ -1,4 +1,4 @@
-//! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
+//! `vmaudit`: why is VIRT so much larger than RSS, and which call stack requested it?
 //!
 //! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `top`, `render`)
 //! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `launch`, `containers`, `store`, `rights`) over the

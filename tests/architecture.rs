@@ -59,7 +59,7 @@ const MODULES: &[Module] = &[
     core("doctor", &["model"]),
     // Allocations by stack and context: what an allocator hands out.
     core("heap", &["model", "report"]),
-    // A live view as data: frames and keys -> what is looked at.
+    // A live view as data: frames and keys -> what is shown.
     core("top", &["report"]),
     core("render", &["model", "report", "diff", "compare", "doctor", "heap", "top"]),
     adapter("capture"),
@@ -81,7 +81,7 @@ const MODULES: &[Module] = &[
     Module { name: "sys", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
     Module { name: "cli", may: May::Only(&["model", "doctor", "diff", "heap"]), core: false },
-    // The engine of all that traces, without a command line and without a report's looks.
+    // The engine of all that traces, without a command line and without rendering.
     Module { name: "session", may: May::Only(SESSION), core: false },
     Module { name: "app", may: May::Everything, core: false },
     Module { name: "lib", may: May::Everything, core: false },
@@ -125,7 +125,7 @@ const CRATES_OUTSIDE_CORE: &[&str] = &[
     "rustix",
 ];
 
-/// How the kernel is asked for what `src/sys` has a function for.
+/// Calls of the kernel for which `src/sys` has a function.
 const ONLY_IN_SYS: &[&str] = &[
     "libc::syscall",
     "libc::ioctl",
@@ -175,7 +175,7 @@ const ERRORS: &[&str] = &[
     "EINVAL", "ENFILE", "EMFILE", "ENOTTY", "ENOSPC", "ENOSYS", "ENOTSUPP",
 ];
 
-/// Constants that only look like the kernel's.
+/// Constants that only resemble the kernel's.
 const OWN_CONSTANTS: &[(&str, &str)] = &[
     // The recording's own number for that call, in the file's format.
     ("src/store/op.rs", "MAP_SHADOW_STACK"),
@@ -274,14 +274,14 @@ fn modules_named(code: &str, depth: usize) -> BTreeSet<String> {
     modules
 }
 
-/// True where all that `code` names of `sys` is its numbers, which ask the kernel for nothing.
+/// True where all that `code` names of `sys` is its numbers, which make no system call.
 fn names_numbers_only(code: &str) -> bool {
     let mut named = code.match_indices("crate::sys");
     let in_a_group = code.contains("crate::{") && code.contains("sys::");
     named.all(|(at, word)| code[at + word.len()..].starts_with("::abi::")) && !in_a_group
 }
 
-/// True where `word` stands in `code` as a path of its own (`libc::`, not `my_libc::`).
+/// True where `word` is in `code` as a path of its own (`libc::`, not `my_libc::`).
 fn names_crate(code: &str, word: &str) -> bool {
     let path = format!("{word}::");
     code.match_indices(&path).any(|(at, _)| {
@@ -419,7 +419,7 @@ fn an_ioctl_is_declared_once() {
 }
 
 #[test]
-fn the_kernel_is_asked_in_one_place() {
+fn system_calls_are_made_in_one_place() {
     let mut wrong = Vec::new();
     for file in sources().iter().filter(|file| file.module != "sys") {
         for word in ONLY_IN_SYS.iter().filter(|word| file.code.contains(*word)) {
@@ -495,7 +495,7 @@ const NAMED_OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("src/store/code.rs", &["glibc", "jemalloc"], "names of fields in the recording's format"),
 ];
 
-/// An allocator or a runtime is a file in `attribution/rules`; who needs to know of it asks the rules.
+/// An allocator or a runtime is a file in `attribution/rules`; other code queries the rules.
 #[test]
 fn an_allocator_is_named_in_its_rule_only() {
     let mut wrong = Vec::new();
@@ -656,7 +656,7 @@ fn writes(code: &str, field: &Field) -> bool {
     })
 }
 
-/// A part of the ledger keeps its invariant only if nobody else writes its fields, private or not: the
+/// A part of the ledger keeps its invariant only if no other code writes its fields, private or not: the
 /// compiler lets a module's children write them, and everybody those that are visible.
 #[test]
 fn a_field_of_the_ledger_is_written_in_one_file() {
@@ -736,8 +736,8 @@ fn tests_that_docs_name_are_there() {
                 },
             };
             if !file.is_empty() {
-                let beside = file.starts_with("src/") || file.starts_with("tests/");
-                last = manifest_dir().join(if beside { "" } else { "tests" }).join(&file);
+                let from_root = file.starts_with("src/") || file.starts_with("tests/");
+                last = manifest_dir().join(if from_root { "" } else { "tests" }).join(&file);
             }
             named += 1;
             let holds = |test: &str| read(&last).contains(&format!("fn {test}("));

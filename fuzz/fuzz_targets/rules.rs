@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vmaudit::attribution::{Asked, DataRules, Mapped, Named, parse_rules};
+use vmaudit::attribution::{Query, DataRules, Mapped, Named, parse_rules};
 
 fuzz_target!(|text: &str| {
     match parse_rules(text, "fuzzed.toml") {
@@ -10,14 +10,14 @@ fuzz_target!(|text: &str| {
             let all = DataRules::of(rules.clone());
             assert_eq!(all.rules(), rules.as_slice());
             let mapped = Mapped { reserved: false, shared: false, caller: "libfoo.so", bytes: 1 << 20 };
-            let asked = Asked { mapped, applies: &|rule| rule < rules.len() };
+            let query = Query { mapped, applies: &|rule| rule < rules.len() };
             let inner = Named { module: "libc.so.6", names: [Some("mmap"), None] };
             for name in text.split('"').take(64) {
                 let line = Named { module: name, names: [Some(name), Some(name)] };
-                let found = all.by_line(&[inner, line], 1, asked);
+                let found = all.by_line(&[inner, line], 1, query);
                 assert!(found.is_none() || all.knows(line));
-                all.explaining("glibc-mmapped", &[inner, line], asked.applies);
-                let _ = (all.by_name(name, asked), all.by_file(name, asked));
+                all.explaining("glibc-mmapped", &[inner, line], query.applies);
+                let _ = (all.by_name(name, query), all.by_file(name, query));
             }
             for rule in all.rules() {
                 for left in rule.knobs.iter().filter_map(|knob| knob.left) {

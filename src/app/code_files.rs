@@ -51,7 +51,7 @@ pub fn at(path: &Path) -> Result<CodeFile, AppError> {
     if let Some(what) = object.read(0, 64).ok().and_then(|head| elf::no_program(&head)) {
         return Err(CodeFileError::Unusable { path: path.to_owned(), what }.into());
     }
-    // The loader goes by the true path when it looks for `.debug` beside it.
+    // Debuggers resolve the path before they search for `.debug` next to it.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     Ok(CodeFile::new(path, Arc::new(object)))
 }
@@ -174,8 +174,8 @@ pub fn pattern(text: &str) -> Result<Regex, AppError> {
 }
 
 /// A pattern means the name as it is in the table, or as it is shown.
-pub fn is_wanted(wanted: &Regex, name: &str, demangled: &str) -> bool {
-    wanted.is_match(name) || demangled != name && wanted.is_match(demangled)
+pub fn matches(pattern: &Regex, name: &str, demangled: &str) -> bool {
+    pattern.is_match(name) || demangled != name && pattern.is_match(demangled)
 }
 
 #[cfg(test)]

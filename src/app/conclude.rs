@@ -20,7 +20,7 @@ use std::time::Instant;
 /// When a file cannot be written.
 pub fn conclude<T>(
     traced: &mut Traced<T>,
-    wanted: &OutputSpec,
+    spec: &OutputSpec,
     (record, heap): (Option<&RefCell<Record>>, Option<&Counting>),
     (exit_code, verbose): (Option<u8>, bool),
 ) -> Result<(), AppError> {
@@ -40,9 +40,9 @@ pub fn conclude<T>(
             if let Some(record) = record {
                 record.borrow_mut().heap(heap_moment(&heap)?);
             }
-            wanted.write_both(&report, &heap)
+            spec.write_both(&report, &heap)
         }
-        None => wanted.write(&report),
+        None => spec.write(&report),
     };
     if verbose {
         say(format_args!("report made in {:.1?}", reporting.elapsed()));

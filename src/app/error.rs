@@ -19,7 +19,7 @@ pub enum AppError {
     Write { path: PathBuf, source: io::Error },
     #[error("writing the report: {0}{limit}", limit = size_limit(.0))]
     Output(io::Error),
-    /// The command line asks for something that cannot be.
+    /// The command line requests something impossible.
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
@@ -77,17 +77,17 @@ pub enum MomentError {
     #[error("{}: nothing was recorded", path.display())]
     Empty { path: PathBuf },
     #[error(
-        "{}: the recording ends after {end:.3} s, there is no moment at {asked} s (times count from the start \
+        "{}: the recording ends after {end:.3} s, there is no moment at {requested} s (times count from the start \
          of the command, or of tracing)", path.display()
     )]
-    TooLate { path: PathBuf, asked: f64, end: f64 },
+    TooLate { path: PathBuf, requested: f64, end: f64 },
     #[error(
-        "{}: the first report of a heap there is that of {first:.3} s: there is none at {asked} s (heap --interval \
+        "{}: the first report of a heap there is that of {first:.3} s: there is none at {requested} s (heap --interval \
          makes more)", path.display()
     )]
-    TooEarly { path: PathBuf, asked: f64, first: f64 },
-    #[error("{}: no process was alive at {asked} s{}", path.display(), last_end(*ended))]
-    NobodyAlive { path: PathBuf, asked: f64, ended: Option<f64> },
+    TooEarly { path: PathBuf, requested: f64, first: f64 },
+    #[error("{}: no process was alive at {requested} s{}", path.display(), last_end(*ended))]
+    NobodyAlive { path: PathBuf, requested: f64, ended: Option<f64> },
     #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]
     NoPeak { path: PathBuf },
 }

@@ -1,4 +1,4 @@
-//! `-f folded`, `svg`, `pprof`: the report's stacks, as wide as what is asked for.
+//! `-f folded`, `svg`, `pprof`: the report's stacks, as wide as the selected figure.
 
 use super::error::AppError;
 use super::output::OutputSpec;
@@ -12,21 +12,20 @@ use crate::report::Report;
 use crate::report::model::Process;
 use crate::session::say::say;
 
-/// Where a process' report says that nobody knows what of it is in memory.
+/// The value of a process' report if residency is not known.
 const NO_RESIDENCY: &str = "none";
 
 /// A report in one of the formats that show stacks.
 ///
 /// # Errors
-/// When nothing of what is asked for is known.
-pub fn render(report: &Report, wanted: &OutputSpec) -> Result<Vec<u8>, AppError> {
+/// When the selected figure is not known.
+pub fn render(report: &Report, spec: &OutputSpec) -> Result<Vec<u8>, AppError> {
     let whole = report.left_out.map(|_| report.clone().with_stand_ins());
     let report = whole.as_ref().unwrap_or(report);
     let processes: Vec<&Process> = report.processes.iter().collect();
     let known = processes.iter().any(|process| process.residency != NO_RESIDENCY);
-    let options =
-        FlameOptions { width: width(wanted.flame.width, &processes, known)?, ..options(wanted.flame) };
-    match wanted.format {
+    let options = FlameOptions { width: width(spec.flame.width, &processes, known)?, ..options(spec.flame) };
+    match spec.format {
         Format::Folded => Ok(to_folded(report, options).into_bytes()),
         Format::Pprof => to_pprof(report, options.width).map_err(|error| FlameError::from(error).into()),
         _ => Ok(to_svg(report, options)?.into_bytes()),
@@ -44,7 +43,7 @@ pub fn render_diff(sides: (&Side<'_>, &Side<'_>), how: (DiffFormat, FlameArgs)) 
     two(&sides, how)
 }
 
-/// What two files are called: without their folders, where that tells them apart.
+/// What two files are called: without their folders, where that distinguishes them.
 pub fn side_names(a: &str, b: &str) -> (String, String) {
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let (of_a, of_b) = (base(a), base(b));
@@ -55,8 +54,8 @@ pub fn side_names(a: &str, b: &str) -> (String, String) {
 ///
 /// # Errors
 /// As [`render`], and for a profile.
-pub fn render_growth(moments: (&Report, &Report), wanted: &OutputSpec) -> Result<Vec<u8>, AppError> {
-    let format = match wanted.format {
+pub fn render_growth(moments: (&Report, &Report), spec: &OutputSpec) -> Result<Vec<u8>, AppError> {
+    let format = match spec.format {
         Format::Folded => DiffFormat::Folded,
         Format::Svg => DiffFormat::Svg,
         _ => {
@@ -67,7 +66,7 @@ pub fn render_growth(moments: (&Report, &Report), wanted: &OutputSpec) -> Result
     };
     let side = |report| FlameSide::whole(report, moment(report));
     let sides = FlameSides { a: side(moments.0), b: side(moments.1), same_pids: true };
-    two(&sides, (format, wanted.flame))
+    two(&sides, (format, spec.flame))
 }
 
 /// `1.500 s`
@@ -97,9 +96,9 @@ fn options(args: FlameArgs) -> FlameOptions {
     }
 }
 
-/// The width that is asked for, or else the one that answers why VIRT is larger than RSS.
-fn width(asked: Option<cli::Width>, of: &[&Process], known: bool) -> Result<Width, AppError> {
-    let width = match asked {
+/// The requested width, or else the one that answers why VIRT is larger than RSS.
+fn width(requested: Option<cli::Width>, of: &[&Process], known: bool) -> Result<Width, AppError> {
+    let width = match requested {
         Some(cli::Width::Virt) => Width::Virt,
         Some(cli::Width::Writable) => Width::Writable,
         Some(cli::Width::Rss) => Width::Rss,
@@ -113,7 +112,7 @@ fn width(asked: Option<cli::Width>, of: &[&Process], known: bool) -> Result<Widt
     if width.needs_residency() && !known {
         let why = format!(
             "--width {}: it is not known what is in memory here (a maps file and a moment of a recording do \
-             not tell): use --width virt or writable",
+             not show it): use --width virt or writable",
             if width == Width::Rss { "rss" } else { "unused" }
         );
         return Err(AppError::Usage(why));

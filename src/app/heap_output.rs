@@ -19,7 +19,7 @@ pub struct HeapOutput {
 }
 
 /// # Errors
-/// Where nobody could read it.
+/// When the output is not readable on a terminal.
 pub fn refuse_terminal(format: HeapFormat, to: &Output) -> Result<(), AppError> {
     if format.is_binary() && to.is_stdout() && io::stdout().is_terminal() {
         return Err(AppError::Usage(

@@ -28,7 +28,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Of a run that was not told how.
+    /// Of a run with default options.
     pub fn plain(top: usize) -> Shown {
         Shown { by: name(HeapBy::default()), reverse: false, top }
     }
@@ -39,13 +39,13 @@ impl Shown {
     }
 }
 
-/// A recording that is being made. What fails is told on standard error, and by the exit code.
+/// A recording that is being made. A failure is reported on standard error, and by the exit code.
 pub struct HeapRecord {
     recorder: RefCell<Option<Recorder>>,
 }
 
 impl HeapRecord {
-    /// Where `-o` asks for one: to be made before the command runs.
+    /// Where `-o` requests one: to be made before the command runs.
     ///
     /// # Errors
     /// When the file cannot be created, or something else than a recording is there.
@@ -126,11 +126,11 @@ pub fn heap_moment(report: &HeapReport) -> Result<HeapMoment, AppError> {
     Ok(HeapMoment { time_ns: clock::monotonic_ns(), parts, stacks })
 }
 
-/// Who held the heap, in a recording of mappings whose run counted that, too (`run --heap -o`).
+/// The heap's report, in a recording of mappings whose run counted allocations, too (`run --heap -o`).
 ///
 /// # Errors
 /// When it is damaged.
-pub fn heap_beside(recording: &Recording) -> Result<Option<HeapReport>, AppError> {
+pub fn heap_with(recording: &Recording) -> Result<Option<HeapReport>, AppError> {
     match (&recording.meta().heap, recording.heap_moments()?.last()) {
         (None, Some(&place)) => report_of(recording, place).map(Some),
         _ => Ok(None),
@@ -187,27 +187,29 @@ pub fn heaps_between(
 fn moment(
     path: &Path,
     places: &[HeapPlace],
-    (asked, zero_ns): (f64, u64),
+    (requested, zero_ns): (f64, u64),
 ) -> Result<Option<HeapPlace>, AppError> {
     let seconds = |place: &HeapPlace| place.time_ns.saturating_sub(zero_ns) as f64 / 1e9;
     let precision = PRECISION_NS as f64 / 1e9;
     let path = path.to_owned();
     match (places.first(), places.last()) {
-        (_, Some(last)) if asked > seconds(last) + precision => {
-            Err(MomentError::TooLate { path, asked, end: seconds(last) }.into())
+        (_, Some(last)) if requested > seconds(last) + precision => {
+            Err(MomentError::TooLate { path, requested, end: seconds(last) }.into())
         }
-        (Some(first), _) if asked + precision < seconds(first) => {
-            Err(MomentError::TooEarly { path, asked, first: seconds(first) }.into())
+        (Some(first), _) if requested + precision < seconds(first) => {
+            Err(MomentError::TooEarly { path, requested, first: seconds(first) }.into())
         }
-        _ => Ok(places.iter().rev().find(|place| seconds(place) <= asked + precision).copied()),
+        _ => Ok(places.iter().rev().find(|place| seconds(place) <= requested + precision).copied()),
     }
 }
 
 fn report_of(recording: &Recording, place: HeapPlace) -> Result<HeapReport, AppError> {
     let parts = RefCell::new(HeapParts::default());
-    let told = |error: serde_json::Error| error.to_string();
-    recording.heap_report(place, &mut |json| parts.borrow_mut().part(json).map_err(told), &mut |json| {
-        parts.borrow_mut().stack(json).map_err(told)
-    })?;
+    let failure = |error: serde_json::Error| error.to_string();
+    recording.heap_report(
+        place,
+        &mut |json| parts.borrow_mut().part(json).map_err(failure),
+        &mut |json| parts.borrow_mut().stack(json).map_err(failure),
+    )?;
     Ok(parts.into_inner().into_report())
 }

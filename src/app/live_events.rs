@@ -1,5 +1,5 @@
 //! The calls of a running command or process, printed while it runs. Events wait until the ring is empty, or
-//! they are many, so that the names of all their stacks are looked up at once.
+//! they are many, so that all their stacks are symbolized at once.
 
 use super::error::AppError;
 use super::output::Stream;
@@ -24,7 +24,7 @@ pub struct LiveEvents {
     waiting: Vec<Step>,
     newest_ns: u64,
     to: Stream,
-    /// The command goes on, and so does vmaudit, whoever reads.
+    /// vmaudit goes on as long as the command, with or without a reader.
     to_the_end: bool,
     /// The reader of the output has gone: no failure, but nothing is left to print.
     closed: bool,
@@ -35,7 +35,7 @@ pub struct LiveEvents {
 #[derive(Clone, Copy, Debug)]
 pub struct LiveOptions {
     pub wants_names: bool,
-    /// Of a command, whose exit status is waited for; else nobody who reads is the end.
+    /// For a command, whose exit status is waited for; else vmaudit ends when the reader is gone.
     pub to_the_end: bool,
 }
 
@@ -73,7 +73,7 @@ impl LiveEvents {
         }
     }
 
-    /// Prints what waits. False when nothing more is wanted.
+    /// Prints the pending events. False when the reader needs no more.
     fn flush(&mut self, table: &StackTable, files: &mut FileCache) -> bool {
         if self.writer.is_over() {
             self.waiting.clear();
@@ -168,7 +168,7 @@ impl Sink for LiveEvents {
         self.waiting.push(Step::Lost { time_ns: self.newest_ns });
     }
 
-    /// False when nobody reads any more.
+    /// False when the reader is gone.
     fn turn(&mut self, context: &mut Context<'_>) -> bool {
         self.flush(context.stacks, context.unwinder.files_mut())
     }

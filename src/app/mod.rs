@@ -34,7 +34,7 @@ use clap::CommandFactory;
 /// What stopped it; see [`AppError::exit_code`].
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     rights::begin()?;
-    // Before anything is started or written for somebody.
+    // Before anything is started or written for a user.
     behind_sudo()?;
     survive_file_limit().map_err(|errno| SessionError::System {
         operation: "ignoring the signal of the limit on file sizes (SIGXFSZ)",

@@ -1,6 +1,6 @@
-//! `report REC --at SECS`: what a recording says of a moment. The calls until then are told to the
-//! ledger, which knows every byte of VIRT; what was resident is known only where a process was held
-//! at its exit by then, because nobody examined just that moment.
+//! `report REC --at SECS`: what a recording says of a moment. The calls until then are replayed into the
+//! ledger, which knows every byte of VIRT; what was resident is known only where a process was held at its
+//! exit by then, because there is no snapshot of just that moment.
 
 use super::error::{AppError, MomentError};
 use super::recorded::report_of;
@@ -39,15 +39,15 @@ pub fn since_zero(path: &Path, moment: Moment) -> Result<u64, AppError> {
 pub fn report_at(path: &Path, t_ns: u64) -> Result<Report, AppError> {
     let mut replay = Replay::open(path)?;
     replay.pipeline.rules = rules();
-    let asked = t_ns as f64 / 1e9;
+    let requested = t_ns as f64 / 1e9;
     let span = replay_until(&mut replay, t_ns)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
     let seconds = |time_ns: u64| time_ns.saturating_sub(span.zero_ns) as f64 / 1e9;
     // What vmaudit itself took until its end says nothing of the program.
     let ended = replay.all_ended_ns().map(seconds);
-    let nobody = || AppError::from(MomentError::NobodyAlive { path: path.into(), asked, ended });
+    let nobody = || AppError::from(MomentError::NobodyAlive { path: path.into(), requested, ended });
     if t_ns > span.ended_ns.saturating_sub(span.zero_ns).saturating_add(PRECISION_NS) {
         let end = seconds(span.ended_ns);
-        let late = || MomentError::TooLate { path: path.into(), asked, end }.into();
+        let late = || MomentError::TooLate { path: path.into(), requested, end }.into();
         return Err(if ended.is_some() { nobody() } else { late() });
     }
     replay.as_of(span.zero_ns.saturating_add(t_ns))?;
@@ -80,14 +80,14 @@ pub fn last_moment(path: &Path) -> Result<u64, AppError> {
     Ok(end_ns.saturating_sub(zero.ns()))
 }
 
-/// From time zero to what was told last, CLOCK_MONOTONIC.
+/// From time zero to the last step replayed, CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     zero_ns: u64,
     ended_ns: u64,
 }
 
-/// Tells the ledger what happened until then. None where nothing was recorded.
+/// Replays what happened until then. None where nothing was recorded.
 fn replay_until(replay: &mut Replay, t_ns: u64) -> Result<Option<Span>, AppError> {
     let (mut zero, mut ended_ns, mut went_on) = (TimeZero::default(), None, false);
     replay.run(&mut |step, _| {

@@ -1,4 +1,4 @@
-//! What `run` and `attach` do alike with what both are asked for.
+//! What `run` and `attach` have in common, by their common options.
 
 use super::conclude::conclude;
 use super::dump::Dump;
@@ -96,7 +96,7 @@ impl<'a> RunOptions<'a> {
         }
     }
 
-    /// What the tracer's records go through; begins the recording, if one is asked for.
+    /// What the tracer's records go through; begins the recording, if one is requested.
     ///
     /// # Errors
     /// When the recording cannot be begun.
@@ -131,7 +131,7 @@ impl<'a> RunOptions<'a> {
         Ok(pipeline)
     }
 
-    /// Writes the report and all else that was asked for, and on standard error what the user should know
+    /// Writes the report and all other requested output, and on standard error what the user should know
     /// about its numbers.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl<'a> RunOptions<'a> {
     pub fn conclude<T>(
         &self,
         traced: &mut Traced<T>,
-        (wanted, sinks): (&OutputSpec, Sinks),
+        (spec, sinks): (&OutputSpec, Sinks),
         exit_code: Option<u8>,
     ) -> Result<(), AppError> {
         if let Some((path, dump)) = sinks.dump {
@@ -150,15 +150,16 @@ impl<'a> RunOptions<'a> {
         }
         traced.audits.touches = sinks.touches;
         let listeners = (sinks.record.as_deref(), sinks.heap.as_ref());
-        conclude(traced, wanted, listeners, (exit_code, self.inside.verbose))
+        conclude(traced, spec, listeners, (exit_code, self.inside.verbose))
     }
 
-    /// Page faults are told by who touched what, of each process.
+    /// Page faults are reported by stack and owner, of each process.
     pub fn touch(&self) -> bool {
         self.detail.touch.touch
     }
 
-    /// The first snapshot is taken after `first_snapshot`, and then each `pause` where no interval is asked for.
+    /// The first snapshot is taken after `first_snapshot`, and then each `pause` where no interval is
+    /// requested.
     pub fn schedule(&self, first_snapshot: Duration, pause: Duration) -> Schedule {
         Schedule {
             duration: self.duration,
@@ -169,12 +170,12 @@ impl<'a> RunOptions<'a> {
         }
     }
 
-    /// To be asked before anything is started: opens what the report is written to.
+    /// To be called before anything is started: opens what the report is written to.
     ///
     /// # Errors
     /// When switches and format do not go together, when the report cannot be written, or would be written
     /// over another of the command line's files.
-    pub fn wanted(&self, command: &[OsString]) -> Result<OutputSpec, AppError> {
+    pub fn output_spec(&self, command: &[OsString]) -> Result<OutputSpec, AppError> {
         let report = self.audit.to.report.as_deref();
         if let Some(recording) = &self.audit.output {
             output::check_recording(report, recording)?;

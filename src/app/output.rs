@@ -20,7 +20,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A report that is wanted: in which format, and where.
+/// A requested report: in which format, and where.
 #[derive(Debug)]
 pub struct OutputSpec {
     pub format: Format,
@@ -30,8 +30,8 @@ pub struct OutputSpec {
 
 impl OutputSpec {
     /// # Errors
-    /// When the switches do not go with the format, or the format not with where it goes: to be told
-    /// before anything is started.
+    /// When the options do not suit the format, or the format not its destination: to be checked before
+    /// anything is started.
     pub fn new(format: Format, flame: FlameArgs, to: Destination) -> Result<OutputSpec, AppError> {
         flame.check(format).map_err(AppError::Usage)?;
         if format == Format::Pprof && to.output.is_stdout() && io::stdout().is_terminal() {
@@ -52,7 +52,7 @@ impl OutputSpec {
         }
     }
 
-    /// As [`OutputSpec::write`], with who holds the heap: text, or else JSON.
+    /// As [`OutputSpec::write`], with the heap's report: text, or else JSON.
     pub fn write_both(&self, report: &Report, heap: &HeapReport) -> Result<(), AppError> {
         match self.format {
             Format::Text => {

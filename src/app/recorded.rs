@@ -21,7 +21,7 @@ pub fn report_of(recording: Recording, replay: bool) -> Result<Report, AppError>
     if recording.facts().is_none() {
         say(format_args!(
             "{}: the vmaudit that made it was killed or could not go on writing: this is what was \
-             recorded by then, with the newest look at each process, and names from the files as \
+             recorded by then, with the newest snapshot of each process, and names from the files as \
              they are now",
             recording.path().display()
         ));

@@ -15,8 +15,8 @@ pub struct RecordedNames {
     pub stacks: StackTable,
     names: FrameNames,
     is_cut: bool,
-    /// Names of all stacks at once, where files have to be asked.
-    asked: OnceCell<SymbolizedStacks>,
+    /// Names of all stacks at once, where files have to be read.
+    from_files: OnceCell<SymbolizedStacks>,
 }
 
 impl RecordedNames {
@@ -26,7 +26,7 @@ impl RecordedNames {
         let stacks = recording.stacks()?;
         let names = recording.names(&stacks)?;
         let is_cut = recording.facts().is_none();
-        Ok(RecordedNames { stacks, names, is_cut, asked: OnceCell::new() })
+        Ok(RecordedNames { stacks, names, is_cut, from_files: OnceCell::new() })
     }
 
     pub fn symbolized(&self, ids: Vec<StackId>) -> SymbolizedStacks {
@@ -52,6 +52,6 @@ impl StackSource for RecordedNames {
             return named_stack(id, &self.stacks, &self.symbolized(vec![id]));
         }
         let all = || symbolize(&self.stacks, (0..self.stacks.len()).map(|id| StackId(id as u32)).collect());
-        named_stack(id, &self.stacks, self.asked.get_or_init(all))
+        named_stack(id, &self.stacks, self.from_files.get_or_init(all))
     }
 }

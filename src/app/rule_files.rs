@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 /// Of the whole machine.
 const SYSTEM: &str = "/etc/vmaudit/rules";
-/// The longest file that is read; the built-in ones have a few KiB.
+/// The longest file that is read; the built-in ones have some KiB.
 const MAX_FILE: u64 = 1 << 20;
 /// Files of a folder.
 const MAX_FILES: usize = 256;
@@ -30,7 +30,7 @@ pub fn rules() -> &'static DataRules {
 /// When one of them cannot be read, or is wrong: before anything is started.
 pub fn read(named: Option<&Path>) -> Result<(), AppError> {
     let mut own: Vec<TableRule> = Vec::new();
-    for (folder, is_named) in named.map(|path| (path.to_owned(), true)).into_iter().chain(standing()) {
+    for (folder, is_named) in named.map(|path| (path.to_owned(), true)).into_iter().chain(default_folders()) {
         let mut rules = read_folder(&folder, is_named)?;
         each_once(&rules).map_err(|error| AppError::Usage(format!("rules: {error}")))?;
         rules.retain(|rule| own.iter().all(|before| before.id != rule.id));
@@ -43,7 +43,7 @@ pub fn read(named: Option<&Path>) -> Result<(), AppError> {
 }
 
 /// Folders that are examined without being named; they need not be there.
-fn standing() -> impl Iterator<Item = (PathBuf, bool)> {
+fn default_folders() -> impl Iterator<Item = (PathBuf, bool)> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
     let own = config.map(|config| config.join("vmaudit/rules"));
@@ -79,7 +79,7 @@ fn read_folder(folder: &Path, is_named: bool) -> Result<Vec<TableRule>, AppError
     Ok(rules)
 }
 
-/// Nobody asked for the folder: one that the user may not enter is none of his.
+/// The folder was not given by the user: one that he may not enter is ignored.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -45,7 +45,7 @@ pub struct CallPath {
 }
 
 impl CallPath {
-    /// Joins the raw stack with its names; without names the modules still tell.
+    /// Joins the raw stack with its names; without names the modules are still known.
     pub fn new(id: StackId, table: &StackTable, symbols: &SymbolizedStacks) -> CallPath {
         if id.0 as usize >= table.len() {
             return CallPath { id, lines: Vec::new(), complete: false, managed: Vec::new() };
@@ -97,7 +97,7 @@ impl CallPath {
         self.lines.get(self.caller())
     }
 
-    /// True if somebody with a name made the call: shapes have no say then.
+    /// True if the caller has a name: shapes do not decide then.
     pub fn caller_is_named(&self) -> bool {
         self.caller_line().is_some_and(|l| l.function.is_some())
     }

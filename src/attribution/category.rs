@@ -68,7 +68,7 @@ pub enum Merge {
     ByCaller(usize),
     /// Those with the same whole stack.
     ByStack,
-    /// All of the category: the stack tells nothing (start-up, kernel).
+    /// All of the category: the stack says nothing (start-up, kernel).
     ByCategory,
     /// All of the category that are of this kind, where a runtime has several that have nothing to do
     /// with each other.

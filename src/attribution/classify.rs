@@ -121,7 +121,7 @@ fn mark_stacks(world: &World<'_>) -> Marks {
     marks
 }
 
-/// The rules that are asked on one level of evidence, by their numbers.
+/// The rules that are tried on one level of evidence, by their numbers.
 struct RulesToAsk(Vec<usize>);
 
 impl Default for RulesToAsk {
@@ -131,8 +131,8 @@ impl Default for RulesToAsk {
 }
 
 impl RulesToAsk {
-    /// Asks one after the other, until one answers. What a rule does not know of this level at all it is not asked
-    /// again: tens of thousands of pieces ask on each level.
+    /// Tries one after the other, until one claims the piece. A rule that does not handle this level at all
+    /// is not tried again: tens of thousands of pieces are classified on each level.
     fn first<T>(
         &mut self,
         world: &World<'_>,
@@ -165,9 +165,9 @@ struct Levels {
 }
 
 /// Where rules know of a boundary inside of a region; ascending.
-fn cuts(world: &World<'_>, region: &Region, asked: &mut RulesToAsk) -> Vec<Addr> {
+fn cuts(world: &World<'_>, region: &Region, rules: &mut RulesToAsk) -> Vec<Addr> {
     let mut cuts: Vec<Addr> = Vec::new();
-    asked.first::<()>(world, |rule| {
+    rules.first::<()>(world, |rule| {
         cuts.extend(rule.cuts(region, world));
         None
     });
@@ -208,7 +208,7 @@ fn claim(
     }
 }
 
-/// Gives the piece its figures; cuts out what was purged where the rule wants that apart.
+/// Gives the piece its figures; cuts out what was purged where the rule separates that.
 fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Vec<Piece>, draft: Draft) {
     let event = subject.record.map(|r| r.event);
     let instance = |range: AddrRange| match (&draft.claim.instance, event) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The C library's function around the system call: it never decides who asked.
+    /// The C library's function around the system call: it never is the requesting code.
     Wrapper,
     /// Hands out memory or takes it back. Frames inside of the outermost such are the allocator's own.
     Allocator,

@@ -1,4 +1,4 @@
-//! Pieces → findings: what is worth reading first, why it is there and what to do about it.
+//! Pieces → findings: the most important first, why it is there and what to do about it.
 
 use super::call::story;
 use super::callpath::CallPath;
@@ -49,7 +49,7 @@ pub struct Advice {
     pub why: String,
     pub fix: Vec<Fix>,
     pub no_help: Vec<NoHelp>,
-    /// The creating stack tells nothing about the program (start-up): the finding has none.
+    /// The creating stack says nothing about the program (start-up): the finding has none.
     pub stack_is_noise: bool,
 }
 
@@ -166,19 +166,19 @@ pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
                 }))
             }
         };
-        let wanted = (piece.category.id, piece.label, key);
+        let key_of_group = (piece.category.id, piece.label, key);
         let group = match last {
-            Some((known, group)) if known == wanted => group,
-            _ => *numbers.entry(wanted).or_insert_with(|| {
+            Some((known, group)) if known == key_of_group => group,
+            _ => *numbers.entry(key_of_group).or_insert_with(|| {
                 groups.push(Vec::new());
                 groups.len() - 1
             }),
         };
-        last = Some((wanted, group));
+        last = Some((key_of_group, group));
         groups[group].push(piece);
     }
     let mut findings: Vec<Finding> = groups.into_iter().filter_map(|pieces| finding(world, pieces)).collect();
-    // What is there because of vmaudit comes last: nobody asks about that.
+    // What is there because of vmaudit comes last: it is not the program's.
     findings.sort_by_key(|f| {
         (
             f.category.id == own::CATEGORY,

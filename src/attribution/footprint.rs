@@ -7,10 +7,10 @@
 //!   them as Private_Hugetlb and Shared_Hugetlb), and so do the PFN mappings `[vvar]` and
 //!   `[vvar_vclock]` (present in pagemap, but no `struct page` is charged).
 //! - `unused` is `virt - rss - swap`: pages that never were touched, or were given back.
-//! - `unseen` is what changed after the last look at memory: nobody knows how much of it was
-//!   resident. It is part of `unused`.
-//! - `purged` is what madvise gave back and nobody touched since: purged, neither resident
-//!   nor swapped. It is part of `unused`.
+//! - `unseen` is what changed after the last snapshot: how much of it was resident is not known. It is part
+//!   of `unused`.
+//! - `purged` is what madvise gave back and was not touched since: purged, neither resident nor swapped. It
+//!   is part of `unused`.
 
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, PAGE};
@@ -60,12 +60,11 @@ pub fn covered(sorted: &[AddrRange], range: AddrRange) -> u64 {
     overlapping(sorted, range).iter().map(|r| r.intersect(range).len()).sum()
 }
 
-/// Sorted, disjoint ranges that are asked about in ascending order, as a rule: what comes next is near what was
-/// asked for last.
+/// Sorted, disjoint ranges that are queried in mostly ascending order: the next result is near the last one.
 #[derive(Debug)]
 pub struct Lookup<'a> {
     sorted: &'a [AddrRange],
-    /// The first range that does not end before what was asked for last.
+    /// The first range that does not end before the last query.
     last: Cell<usize>,
 }
 
@@ -180,10 +179,10 @@ mod tests {
         #[test]
         fn a_lookup_finds_what_a_search_finds(
             sorted in ranges(),
-            asked in proptest::collection::vec((0u64..200, 0u64..40), 0..40),
+            queries in proptest::collection::vec((0u64..200, 0u64..40), 0..40),
         ) {
             let lookup = Lookup::new(&sorted);
-            for (start, len) in asked {
+            for (start, len) in queries {
                 let range = AddrRange::new(start, start + len);
                 prop_assert_eq!(lookup.overlapping(range), overlapping(&sorted, range));
                 prop_assert_eq!(lookup.covered(range), covered(&sorted, range));

@@ -11,8 +11,8 @@ use crate::model::mapping::MappingFile;
 use crate::model::observation::Residency;
 use crate::model::{AddrRange, Mapping, Observations, VmaDetails};
 
-/// Where the calls are put for this: above every user address, far from each other, with the low
-/// bits that they had, for rules that look at alignment.
+/// Where the calls are put for this: above every user address, far from each other, with the low bits that
+/// they had, for rules that check alignment.
 const FAR: u64 = 1 << 63;
 const APART: u64 = 1 << 44;
 

@@ -27,7 +27,7 @@ pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
 pub use rules::data::{
-    Asked, DataRules, Knob, Mapped, Named, RuleError, TableRule, each_once, parse as parse_rules,
+    DataRules, Knob, Mapped, Named, Query, RuleError, TableRule, each_once, parse as parse_rules,
 };
 pub use rules::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,

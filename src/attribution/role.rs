@@ -1,5 +1,5 @@
 //! What a frame of a stack is to its reader. Allocators and runtimes declare their own code in `rules/`
-//! ([`Code`]); what belongs to the C library's interface and to the language stands here.
+//! ([`Code`]); what belongs to the C library's interface and to the language is here.
 
 use super::code::{Code, Role, is_wrapper, plain_name};
 use super::rules::{RULES, Rule};
@@ -42,7 +42,7 @@ pub fn role_of(module: &str, function: Option<&str>) -> Role {
     function.and_then(of_name).unwrap_or_else(|| role_of_module(module))
 }
 
-/// Of a module's functions as far as the module alone tells.
+/// The role of a module's functions, by the module alone.
 pub fn role_of_module(module: &str) -> Role {
     declared(module, |code| code.modules).unwrap_or_default()
 }

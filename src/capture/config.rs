@@ -23,7 +23,7 @@ pub struct CaptureConfig {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
-    /// Programs that are executed in a cgroup are targets, whoever started them.
+    /// Programs that are executed in a cgroup are targets, whichever process started them.
     pub entering: Option<Entering>,
 }
 

@@ -1,9 +1,10 @@
 //! The kernel's types, without those that the BPF objects do not name.
 //!
-//! libbpf compares the name of every type of the kernel (some 130,000) with each type that an object reads from,
-//! a third of the time that loading takes. It is given what it would find, read in one pass: the types of those
-//! names and what lies in them by value. What a pointer points to is void there: no relocation goes through one
-//! (`bpf_core_parse_spec`), and comparing a field looks at the kind alone (`bpf_core_fields_are_compat`).
+//! libbpf compares the name of every type of the kernel (some 130,000) with each type that an object reads
+//! from, a third of the time that loading takes. It is given what it would find, read in one pass: the types
+//! of those names and what lies in them by value. What a pointer points to is void there: no relocation goes
+//! through one (`bpf_core_parse_spec`), and comparing a field uses the kind alone
+//! (`bpf_core_fields_are_compat`).
 //!
 //! The format is `include/uapi/linux/btf.h`'s.
 

@@ -73,9 +73,10 @@ impl InterpreterFile {
     }
 }
 
-/// Where a backend learns of interpreters whose frames it is to send.
+/// Publishes interpreters to a backend that is to send their frames.
 pub trait Interpreters {
-    /// Who maps or executes this file from now on has the interpreter. None where there is no space for more.
+    /// Processes that map or execute this file from now on have the interpreter. None where there is no space
+    /// for more.
     fn publish(&mut self, file: &InterpreterFile) -> Option<u64>;
 
     /// An address space that has it mapped already: its runtime's address there, and the number that `publish` gave.
@@ -97,7 +98,7 @@ pub struct KnownStack<'a> {
     pub returns: &'a [(u64, u64)],
 }
 
-/// Where a backend learns which stacks it may send as numbers.
+/// Publishes to a backend which stacks it may send as numbers.
 pub trait KnownStacks {
     /// From now on this stack may be sent as `number`, which is not 0. Where there is no space, it is not.
     fn publish(&mut self, number: u64, stack: &KnownStack<'_>);
@@ -118,9 +119,9 @@ pub struct CapturedTouch<'a> {
 pub struct TouchCounters {
     /// All that traced tasks took on addresses of their own.
     pub faults: u64,
-    /// Records sent of them; each says how many it stands for.
+    /// Records sent of them; each says how many it represents.
     pub sampled: u64,
-    /// Faults that a record would have stood for, had there been room.
+    /// Faults of records for which there was no space.
     pub lost: u64,
 }
 
@@ -158,7 +159,7 @@ pub trait EventSource {
         self.poll()
     }
 
-    /// As `settle`, but asks `more` now and then and stops when that says no.
+    /// As `settle`, but calls `more` regularly and stops when that returns false.
     ///
     /// # Errors
     /// As `poll`.
@@ -174,8 +175,7 @@ pub trait EventSource {
         None
     }
 
-    /// No more is wanted, and who still runs is left alone from now on. To be called before the targets
-    /// are given up.
+    /// Stops tracing; running processes are detached. To be called before the targets are released.
     fn stop(&mut self) {}
 }
 
@@ -203,7 +203,7 @@ pub enum CaptureError {
     NoPageFaults,
     #[error("marking process {pid} as a target: {source:#}")]
     Target { pid: i32, source: libbpf_rs::Error },
-    #[error("telling the kernel's side which cgroup is wanted: {0:#}")]
+    #[error("passing the cgroup to the BPF program: {0:#}")]
     Cgroup(#[source] libbpf_rs::Error),
     #[error("looking for the threads of the targets: {0:#}")]
     Threads(#[source] libbpf_rs::Error),
@@ -237,7 +237,7 @@ fn each_way(refused: &[(&'static str, CaptureError)]) -> String {
 }
 
 impl CaptureError {
-    /// What the kernel refused, if that is known; of several ways the last, which asks for least.
+    /// What the kernel refused, if that is known; of several ways the last, which requires least.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             CaptureError::Refused(refusal) => Some(refusal),

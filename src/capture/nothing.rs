@@ -1,4 +1,5 @@
-//! No backend: the calls are not reported. For commands whose mappings are examined beside something else.
+//! No backend: the calls are not reported. For commands whose mappings are examined in addition to something
+//! else.
 
 use super::{CaptureError, Counters, EventSource};
 use nix::errno::Errno;

@@ -21,7 +21,7 @@ thread_local! {
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Before an object is opened: libbpf's words are kept, and shown only to whoever asks for them.
+/// Before an object is opened: libbpf's words are kept, and shown only on request.
 pub(super) fn listen() {
     match std::env::var_os("VMAUDIT_LIBBPF_LOG") {
         None => set_print(Some((PrintLevel::Warn, keep))),
@@ -69,7 +69,7 @@ fn parse(object: &str, errno: Option<i32>, said: &[String]) -> Refusal {
     for message in said {
         let message = message.strip_prefix("libbpf: ").unwrap_or(message);
         if let Some((name, words)) = quoted(message, "prog '") {
-            // The first that fails ends the loading; relocations of others may have been told before.
+            // The first that fails ends the loading; relocations of others may have been reported before.
             refusal.part = Part::Program(name.to_owned());
             of_program(words, &mut refusal);
         } else if let Some((name, words)) = quoted(message, "map '") {

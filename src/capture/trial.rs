@@ -1,4 +1,4 @@
-//! Every program of every command, loaded as the commands load it, and let go again: what `vmaudit doctor`
+//! Every program of every command, loaded as the commands load it, and released again: what `vmaudit doctor`
 //! says of this kernel. The programs are found in the objects, not listed here.
 
 use super::bpf::{self, Entering, TouchConfig, tracepoints};
@@ -10,7 +10,7 @@ use crate::model::sample::STACK_BYTES;
 use crate::model::{CgroupHierarchy, CgroupKey, LoadTrial, Part, ProgramTrial, Refusal};
 use libbpf_rs::skel::OpenSkel;
 
-/// Room for what is never read.
+/// The size of rings that are never read.
 const SMALL: u32 = 4096;
 
 /// Loads all of it. To be called where a program of two instructions can be loaded.
@@ -21,7 +21,7 @@ pub fn load_everything() -> Vec<LoadTrial> {
     trials
 }
 
-/// What the audits of mappings load: with all that may be asked for, and, where that is refused, without.
+/// What the audits of mappings load: with all options, and, where that is refused, without.
 fn mappings() -> Vec<LoadTrial> {
     let small = CaptureConfig { stack_bytes: STACK_BYTES, ring_bytes: SMALL, ..CaptureConfig::default() };
     let plain = CaptureConfig { spill_bytes: SMALL, running_targets: true, ..small };
@@ -144,7 +144,7 @@ fn load_each<S: OpenSkel<'static>>(
     trial
 }
 
-/// Tables that nobody fills need no space.
+/// Tables that are not filled need no space.
 fn shrink<S: OpenSkel<'static>>(skel: &mut S) {
     for mut map in skel.open_object_mut().maps_mut() {
         if map.max_entries() > SMALL {

@@ -1,4 +1,4 @@
-//! What a BPF object is told of whom its events are for (bpf/may_see.h).
+//! Passes to a BPF object for which user its events are (bpf/may_see.h).
 
 /// Fills in `struct vmaudit_viewer` of an object's read-only data, before it is loaded.
 macro_rules! set_viewer {
@@ -18,7 +18,7 @@ pub(super) use set_viewer;
 pub(super) fn hidden() -> String {
     let uid = crate::rights::viewer().map_or_else(String::new, |viewer| viewer.uid.to_string());
     format!(
-        "some of what was traced is not uid {uid}'s to look into: programs with privileges of their own (setuid, \
+        "some of what was traced may not be inspected by uid {uid}: programs with privileges of their own (setuid, \
          file capabilities), or that forbid it (prctl PR_SET_DUMPABLE). Nothing of them is recorded from there \
          on; sudo vmaudit … sees them, too"
     )

@@ -50,7 +50,7 @@ pub struct DetailArgs {
     pub touch: TouchArgs,
 }
 
-/// For those who look at vmaudit itself.
+/// For debugging vmaudit itself.
 #[derive(Args, Debug)]
 pub struct InsideArgs {
     /// Say on standard error what was attached, read and how long it took

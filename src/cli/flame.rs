@@ -25,7 +25,7 @@ pub struct FlameArgs {
     #[arg(long)]
     pub threads: bool,
 
-    /// Tell apart the source lines of a function
+    /// Distinguish the source lines of a function
     #[arg(long)]
     pub lines: bool,
 }

@@ -28,7 +28,7 @@ pub struct HeapArgs {
     #[arg(long, conflicts_with_all = ["command", "arm", "by", "allocators", "older", "min_size", "max_size", "sample", "method", "combined", "interval", "duration", "leaks_only", "reverse"])]
     pub arenas: bool,
 
-    /// Print what the runtime itself keeps of who allocated, and end: Go's memory profile
+    /// Print the runtime's own record of allocating stacks, and end: Go's memory profile
     ///
     /// Read from the memory of the processes: no probes, nothing runs in them, and no privileges for processes of your own.
     #[arg(long, conflicts_with_all = ["command", "arm", "arenas", "allocators", "older", "min_size", "max_size", "sample", "method", "combined", "interval", "duration", "leaks_only"])]
@@ -88,7 +88,7 @@ pub struct HeapArgs {
     #[arg(long, value_enum, default_value_t = HeapBy::Outstanding, value_name = "WHAT")]
     pub by: HeapBy,
 
-    /// Merge from the inside: who called the allocator, and who called that
+    /// Merge from the inside: the allocator's callers, and their callers
     #[arg(long)]
     pub reverse: bool,
 
@@ -149,7 +149,7 @@ pub enum Method {
 }
 
 impl HeapArgs {
-    /// What clap cannot tell by itself.
+    /// What clap cannot check by itself.
     ///
     /// # Errors
     /// Options that contradict each other, in words.

@@ -49,7 +49,7 @@ use crate::doctor::Rung;
 use clap::{Parser, Subcommand, ValueEnum};
 use std::path::Path;
 
-/// Explain why VIRT is so much larger than RSS, and which call stack asked for it
+/// Explain why VIRT is so much larger than RSS, and which call stack requested it
 #[derive(Parser, Debug)]
 #[command(name = "vmaudit", version, max_term_width = 100)]
 #[command(
@@ -83,7 +83,7 @@ pub enum Command {
     /// the command's exit status becomes vmaudit's. `vmaudit events -p PID` prints what a running
     /// process calls from now on, to standard output, until Ctrl-C or its end.
     Events(Box<EventsArgs>),
-    /// Tell the life of an address: who mapped, protected, purged, unmapped and reused it
+    /// Print the life of an address: which calls mapped, protected, purged, unmapped and reused it
     ///
     /// From a recording: each step with its time, thread, call and stack, then what is there in the
     /// end. Of a running process (-p PID): what is there now; the past needs a recording.
@@ -94,21 +94,21 @@ pub enum Command {
     /// stack is known; what they map from now on has its stack. The processes are never stopped
     /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
     Attach(AttachArgs),
-    /// Who holds what an allocator handed out: outstanding bytes by call stack
+    /// Which stacks hold what an allocator handed out: outstanding bytes by call stack
     ///
-    /// A command is counted by a preloaded library, where that is possible; programs that run (-p) by
-    /// uprobes on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and, with
-    /// --allocator, on those of a program's own allocator. Of a command every allocation is seen; of a
-    /// running process those from now on, and frees of what was allocated before are told apart. The
-    /// exit status is the command's; 0 with -p.
+    /// A command is counted by a preloaded library, where that is possible; programs that run (-p) by uprobes
+    /// on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and, with --allocator, on
+    /// those of a program's own allocator. Of a command every allocation is seen; of a running process those
+    /// from now on, and frees of what was allocated before are counted separately. The exit status is the
+    /// command's; 0 with -p.
     Heap(Box<HeapArgs>),
     /// Explain running processes as they are now, without tracing
     ///
-    /// Needs no privileges for your own processes. What is mapped is classified by names, heap
-    /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
-    /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
+    /// Needs no privileges for your own processes. What is mapped is classified by names, heap headers,
+    /// thread stack pointers and shape; which call requested it, only `run` and `attach` can see. With
+    /// --smaps, reads a saved /proc/PID/smaps (or maps) instead.
     Snapshot(SnapshotArgs),
-    /// Watch processes live: VIRT, RSS, what is unused and why, what grows and who asked for it
+    /// Watch processes live: VIRT, RSS, what is unused and why, what grows and which stack requested it
     ///
     /// Of the whole machine, of some processes (-p), or of a container; Enter opens a process, its
     /// categories, their regions and what can be done. Reads /proc only; with -t the processes are
@@ -118,7 +118,7 @@ pub enum Command {
     /// Compare two recordings, reports or saved smaps files, in any mix
     ///
     /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that
-    /// asked for it. Stacks are compared as module + offset, so randomised addresses do not matter.
+    /// requested it. Stacks are compared as module + offset, so randomised addresses do not matter.
     Diff(DiffArgs),
     /// List every function of a program or library, and say which cannot be probed and why
     ///
@@ -126,7 +126,7 @@ pub enum Command {
     /// linkage stubs are listed with the reason. Symbols come from .symtab, .dynsym, the separate debug
     /// file and .gnu_debugdata; file offsets from the program headers. See docs/symbols.md.
     Symbols(SymbolsArgs),
-    /// Count the calls of all functions of a library that match, with stacks if asked
+    /// Count the calls of all functions of a library that match, optionally with stacks
     ///
     /// Of a command and its children, of a running process, or of all processes. Probes (uprobes) are
     /// placed on thousands of functions at once (Linux 6.6, else at most 1000 one by one); those that

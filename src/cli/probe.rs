@@ -36,7 +36,7 @@ pub struct ProbeArgs {
     #[arg(short, long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "command")]
     pub pid: Option<i32>,
 
-    /// Also tell who called: each distinct stack with its calls (with -p or CMD)
+    /// Also print the callers: each distinct stack with its calls (with -p or CMD)
     #[arg(long)]
     pub stacks: bool,
 

@@ -1,4 +1,4 @@
-//! What the kernel's side copies, and into how much room: of all that trace.
+//! What the BPF programs copy, and the sizes of the ring buffers: of all commands that trace.
 
 use crate::model::sample;
 use clap::Args;

@@ -39,15 +39,15 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_follow_forks: bool,
 
-    /// Do not hold and look at processes smaller than this that end within a second; 0: look at all
+    /// Do not hold and examine processes smaller than this that end within a second; 0: examine all
     ///
-    /// What they had mapped is known by their calls all the same, what was in memory is not. The command
-    /// itself is always looked at.
+    /// What they had mapped is known from their calls all the same, what was in memory is not. The command
+    /// itself is always examined.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub min_virt: u64,
 
-    /// Count allocations, too, by a preloaded library: who holds the heap, beside who mapped it; with =SIZE, one every SIZE
-    /// bytes on average
+    /// Count allocations, too, by a preloaded library: which stacks hold the heap, next to which mapped it;
+    /// with =SIZE, one every SIZE bytes on average
     ///
     /// The report of `vmaudit heap` follows that of the mappings; in JSON it is `heap`. A recording (-o) has both.
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = sampled)]
@@ -71,7 +71,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// What clap cannot tell by itself.
+    /// What clap cannot check by itself.
     ///
     /// # Errors
     /// Options that contradict each other, in words.

@@ -1,4 +1,4 @@
-//! What is looked at: processes by number, a container, a cgroup.
+//! What is examined: processes by number, a container, a cgroup.
 
 use clap::Args;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use clap::Args;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub struct TouchArgs {
-    /// Also tell which stack touched first what another one reserved (records page faults)
+    /// Also report which stack touched first what another one reserved (records page faults)
     #[arg(long)]
     pub touch: bool,
 

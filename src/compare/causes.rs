@@ -1,5 +1,5 @@
-//! Who owns the bytes of a run, under names that are the same in every run: a category, and in it
-//! the stack that asked for it as module + offset, or the file, or the part.
+//! The owners of the bytes of a run, under names that are the same in every run: a category, and in it the
+//! stack that requested it as module + offset, or the file, or the part.
 
 use super::model::{CategoryChange, CauseChange, Footprints};
 use super::spread::signed;
@@ -80,7 +80,7 @@ fn identity(region: &Region, stack: Option<&Stack>, file: Option<&str>) -> Strin
     match (is_file(region), stack, file) {
         (true, _, Some(file)) => format!("file {file}"),
         (_, Some(stack), _) => {
-            let frames = asking(stack).iter().filter(|frame| !frame.inlined);
+            let frames = requesting(stack).iter().filter(|frame| !frame.inlined);
             frames.map(|frame| format!("{}+{};", frame.module, frame.offset)).collect()
         }
         (_, None, _) => format!("part {} {}", region.part, special_name(region)),
@@ -101,10 +101,10 @@ fn title(region: &Region, stack: Option<&Stack>, file: Option<&str>) -> String {
     }
 }
 
-/// `fopen < reader < main`: whoever wanted memory, and the callers from the inside out; of the C
-/// library only the function that the program called.
+/// `fopen < reader < main`: the function that requested the memory, and its callers from the inside out; of
+/// the C library only the function that the program called.
 fn outline(stack: &Stack) -> String {
-    let outside = asking(stack);
+    let outside = requesting(stack);
     let first = outside.iter().position(|frame| !frame.in_system_library()).unwrap_or(outside.len());
     let (inside, program) = outside.split_at(first);
     let library = inside.iter().rev().find_map(named);
@@ -125,9 +125,9 @@ fn outline(stack: &Stack) -> String {
     }
 }
 
-/// The frames of whoever asked for memory, without those of the allocator, which takes other ways with
-/// other settings.
-fn asking(stack: &Stack) -> &[Frame] {
+/// The frames of the code that requested the memory, without those of the allocator, which takes other paths
+/// with other settings.
+fn requesting(stack: &Stack) -> &[Frame] {
     let entry = stack.frames.iter().rposition(|frame| frame.role == Role::Allocator);
     let outside = entry.and_then(|at| stack.frames.get(at + 1..)).filter(|frames| !frames.is_empty());
     outside.unwrap_or(&stack.frames)
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_name_who_wanted_memory() {
+    fn titles_name_the_requesting_function() {
         let of = |names: &[(&str, &str)]| {
             let frames = names
                 .iter()

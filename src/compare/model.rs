@@ -12,7 +12,7 @@ pub const SCHEMA: u32 = 1;
 pub struct Comparison {
     pub schema: u32,
     pub command: Vec<String>,
-    /// Asked for, of each side.
+    /// Requested, of each side.
     pub runs: u32,
     /// What ended the runs: nothing (the command did), `duration`, `load`.
     pub ended_by: Option<String>,
@@ -184,7 +184,7 @@ impl Kept {
     pub fn words(self) -> &'static str {
         match self {
             Kept::Holds => "holds",
-            Kept::TooSmall => "too small to tell",
+            Kept::TooSmall => "too small to decide",
             Kept::Helps => "helps",
             Kept::LessThanPromised => "less than promised",
             Kept::NoEffect => "no effect",

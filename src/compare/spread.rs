@@ -12,7 +12,7 @@ pub struct Spread {
     pub max: u64,
 }
 
-/// What a difference of two medians is worth.
+/// The significance of a difference of two medians.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {

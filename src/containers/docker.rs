@@ -20,8 +20,8 @@ const MAX_ANSWER: u64 = 32 << 20;
 const REQUEST: &[u8] =
     b"GET /containers/json?all=1 HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\r\n";
 
-/// Where engines listen, that of the environment first: the usual places, and what the kernel knows of
-/// sockets called so. Only those that belong to root or to the user who asks.
+/// Where engines listen, that of the environment first: the usual places, and the sockets of such names that
+/// the kernel lists. Only those that belong to root or to this user.
 pub fn sockets() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = ["DOCKER_HOST", "CONTAINER_HOST"]
         .iter()
@@ -55,7 +55,7 @@ fn listening(table: &[u8]) -> Vec<PathBuf> {
     sockets.collect()
 }
 
-/// Anybody can listen on a socket that is called so, and tell tales.
+/// Any user can listen on a socket with such a name, and give false answers.
 fn is_trusted(path: &Path) -> bool {
     let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
     let own = nix::unistd::geteuid().as_raw();
@@ -68,7 +68,7 @@ fn is_trusted(path: &Path) -> bool {
 /// The engine's containers, also those that do not run.
 ///
 /// # Errors
-/// When nobody listens, or the answer makes no sense.
+/// When no process listens, or the answer cannot be parsed.
 pub fn list(socket: &Path) -> io::Result<Vec<EngineContainer>> {
     let until = Instant::now() + PATIENCE;
     let mut stream = UnixStream::connect(socket)?;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_socket_is_not_asked() {
+    fn a_strangers_socket_is_not_queried() {
         if !nix::unistd::geteuid().is_root() {
             crate::skip::skip_this("needs root for chown");
             return;

@@ -9,7 +9,7 @@ pub enum ContainerError {
     Unknown { query: String, found: String },
     #[error("{query:?} can be several containers; give more of the ID:\n{candidates}")]
     Ambiguous { query: String, candidates: String },
-    #[error("the container {query:?} is not running (it is {state}): there is nothing to look at")]
+    #[error("the container {query:?} is not running (it is {state}): there is nothing to examine")]
     NotRunning { query: String, state: String },
     #[error(
         "the container {name} runs, but no process is in a cgroup of its own (started with --cgroups=disabled, or \
@@ -32,11 +32,11 @@ pub enum ContainerError {
         path.display()
     )]
     Unfilterable { path: PathBuf },
-    #[error("{} has no process: there is nothing to look at", path.display())]
+    #[error("{} has no process: there is nothing to examine", path.display())]
     Deserted { path: PathBuf },
     #[error("{} has more than {limit} cgroups below it: give one of them", path.display())]
     TooManyGroups { path: PathBuf, limit: usize },
-    #[error("no cgroup hierarchy is mounted (/proc/self/mountinfo): containers cannot be told apart")]
+    #[error("no cgroup hierarchy is mounted (/proc/self/mountinfo): containers cannot be distinguished")]
     NoHierarchy,
     #[error("reading {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },

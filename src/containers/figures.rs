@@ -10,7 +10,7 @@ use std::path::Path;
 const NO_LIMIT: u64 = 1 << 62;
 
 /// What is charged to a cgroup now, and its limit: two small files. memory.stat, which makes the kernel add
-/// up the counters of all that is below, is left alone.
+/// up the counters of all that is below, is not read.
 pub(super) fn read_limit(hierarchy: CgroupHierarchy, directory: &Path) -> (Option<u64>, Option<u64>) {
     let number = |file: &str| read_number(directory, file);
     match hierarchy {

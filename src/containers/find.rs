@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// The running container that `query` means: a name, an ID, or the beginning of an ID.
 ///
-/// Asked are the processes' cgroups, the engines' monitors, and the engines' sockets, as far as they
+/// The sources are the processes' cgroups, the engines' monitors, and the engines' sockets, as far as they
 /// answer; no engine is needed where an ID is given.
 ///
 /// # Errors
@@ -64,7 +64,7 @@ fn unknown(query: &str, known: &[EngineContainer]) -> ContainerError {
     let running = listed(known.iter());
     let found = match running.is_empty() {
         true => {
-            "no container runs here as far as sockets, monitors and cgroups tell; a cgroup can be given with \
+            "no container runs here as far as sockets, monitors and cgroups show; a cgroup can be given with \
                  --cgroup PATH"
                 .to_owned()
         }
@@ -73,8 +73,8 @@ fn unknown(query: &str, known: &[EngineContainer]) -> ContainerError {
     ContainerError::Unknown { query: query.to_owned(), found }
 }
 
-/// The container that a process is in: the innermost one whose ID is in its cgroup. None where there
-/// is none. Engines are asked for its name only then.
+/// The container that a process is in: the innermost one whose ID is in its cgroup. None where there is none.
+/// Engines are queried for its name only then.
 pub fn of_process(pid: Pid) -> Option<Container> {
     // A cgroup that is only called after a container is not it.
     by_name(&id_of_process(pid)?.0).ok().filter(|container| container.has(pid))
@@ -83,7 +83,7 @@ pub fn of_process(pid: Pid) -> Option<Container> {
 /// The ID of the container that a process is in, by its cgroup alone, and the cgroup's path up to there.
 pub fn id_of_process(pid: Pid) -> Option<(String, Vec<u8>)> {
     let (id, path) = innermost_id(pid)?;
-    // One that vmaudit is in itself is all that it can see: no news.
+    // One that vmaudit runs in itself contains all that it can see, and is not worth naming.
     let own = innermost_id(std::process::id() as Pid);
     if own.is_some_and(|(own, _)| own == id) { None } else { Some((id, path)) }
 }
@@ -179,11 +179,11 @@ pub(super) fn memberships_of(pid: Pid) -> Option<Vec<Membership>> {
     sys::file::read(format!("/proc/{pid}/cgroup")).ok().map(|text| parse_memberships(&text))
 }
 
-/// All that can be told of running containers, and of others as far as engines tell.
+/// All that is known of running containers, and of others as far as engines list them.
 fn containers(processes: &Processes) -> Vec<EngineContainer> {
     let mut engines: Vec<EngineContainer> = Vec::new();
     for socket in docker::sockets() {
-        // Nobody listens there, or we may not ask: IDs still work.
+        // No engine listens there, or this user may not query it: IDs still work.
         engines.extend(docker::list(&socket).unwrap_or_default());
     }
     for known in &mut engines {

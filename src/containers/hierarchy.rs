@@ -17,8 +17,8 @@ pub struct Membership {
     pub path: Vec<u8>,
 }
 
-/// Parses `/proc/PID/cgroup` (kernel/cgroup/cgroup.c, `proc_cgroup_show`). Named hierarchies, and
-/// controllers that are of no use for telling containers apart, are left out.
+/// Parses `/proc/PID/cgroup` (kernel/cgroup/cgroup.c, `proc_cgroup_show`). Named hierarchies, and controllers
+/// that do not distinguish containers, are left out.
 pub fn parse_memberships(text: &[u8]) -> Vec<Membership> {
     let lines = text.split(|&b| b == b'\n');
     let parsed = lines.filter_map(|line| {

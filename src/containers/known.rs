@@ -3,7 +3,7 @@
 use super::error::ContainerError;
 use super::names::is_hex;
 
-/// A container that an engine, or its monitor's command line, tells of.
+/// A container that an engine, or its monitor's command line, names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineContainer {
     pub engine: &'static str,
@@ -32,7 +32,7 @@ pub fn short(id: &str) -> &str {
     if super::names::is_id(id) { id.get(..12).unwrap_or(id) } else { id }
 }
 
-/// The same container is often told of twice: by its engine, which knows names, and by its cgroup.
+/// The same container is often listed twice: by its engine, which knows names, and by its cgroup.
 pub fn joined(lists: impl IntoIterator<Item = EngineContainer>) -> Vec<EngineContainer> {
     let mut all: Vec<EngineContainer> = Vec::new();
     for known in lists {
@@ -44,7 +44,7 @@ pub fn joined(lists: impl IntoIterator<Item = EngineContainer>) -> Vec<EngineCon
                         other.names.push(name);
                     }
                 }
-                // Who is met among the processes runs, whatever its engine has noted by now.
+                // What was found among the processes is running, whatever the state that its engine reports.
                 if known.state.is_empty() {
                     other.state = String::new();
                 }
@@ -76,7 +76,7 @@ pub fn choose<'a>(
         true => known.iter().filter(|k| is_hex(query) && k.id.starts_with(query)).collect(),
     };
     let mut running: Vec<&EngineContainer> = fitting.iter().copied().filter(|k| k.runs()).collect();
-    // What has no cgroup cannot be examined, and who claims to be called so cannot prove it.
+    // What has no cgroup cannot be examined, and its claim to a name cannot be verified.
     if running.iter().any(|k| k.owner.is_some()) {
         running.retain(|k| k.owner.is_some());
     }
@@ -115,7 +115,7 @@ pub fn listed<'a>(known: impl Iterator<Item = &'a EngineContainer>) -> String {
     lines.join("\n")
 }
 
-/// Names are somebody else's: they must not drive the terminal.
+/// Names are foreign input: they must not control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn told_of_twice_is_one() {
+    fn listed_twice_is_one() {
         let all = joined([known("docker", "4f", "", ""), known("docker", "4f", "web", "running")]);
         assert_eq!(all, [known("docker", "4f", "web", "")]);
         let all = joined([known("docker", "4f", "web", "created"), known("docker", "4f", "", "")]);

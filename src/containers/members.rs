@@ -46,7 +46,7 @@ fn groups_below(group: &Path) -> Vec<PathBuf> {
     directories.map(|entry| entry.path()).collect()
 }
 
-/// 0 stands for a process of another PID namespace, which has no number here.
+/// 0 means a process of another PID namespace, which has no number here.
 fn parse(text: &[u8]) -> Vec<Pid> {
     let text = String::from_utf8_lossy(text);
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|&pid| pid > 0).collect()

@@ -50,7 +50,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// What the kernel's side tells its tasks by.
+    /// How the BPF programs recognise its tasks.
     ///
     /// # Errors
     /// When the cgroup is gone.
@@ -71,8 +71,10 @@ impl Container {
 
     /// What the memory controller says; None where it has no cgroup there.
     pub fn memory(&self) -> Option<CgroupMemory> {
-        let wanted = [CgroupHierarchy::Memory, CgroupHierarchy::Unified];
-        let places = wanted.iter().filter_map(|wanted| self.places.iter().find(|p| p.hierarchy == *wanted));
+        let hierarchies = [CgroupHierarchy::Memory, CgroupHierarchy::Unified];
+        let places = hierarchies
+            .iter()
+            .filter_map(|hierarchies| self.places.iter().find(|p| p.hierarchy == *hierarchies));
         let figures = places.map(|place| figures::read_memory(place.hierarchy, &place.directory));
         figures.into_iter().find(|memory| memory.current.is_some())
     }

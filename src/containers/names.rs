@@ -30,17 +30,17 @@ pub fn path_of_id<'a>(path: &'a [u8], id: &str) -> Option<&'a [u8]> {
 /// The path up to and with the component that is a container called `name`, by the engines that put
 /// names there.
 pub fn path_of_name<'a>(path: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let wanted = [
+    let names = [
         name.to_owned(),
         format!("lxc.payload.{name}"),
         format!("machine-{name}.scope"),
         format!("systemd-nspawn@{name}.service"),
     ];
-    let found = components(path).find(|(_, component)| wanted.iter().any(|w| w == component));
+    let found = components(path).find(|(_, component)| names.iter().any(|w| w == component));
     found.and_then(|(end, _)| path.get(..end))
 }
 
-/// Each component with where it ends in the path; what is not UTF-8 is nobody's.
+/// Each component with where it ends in the path; what is not UTF-8 is no engine's.
 fn components(path: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     path.split(|&b| b == b'/').filter_map(move |name| {
@@ -71,7 +71,7 @@ pub fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The engine whose way of naming cgroups this is, where that is told.
+/// The engine whose way of naming cgroups this is, where that is known.
 pub fn engine_of(path: &[u8]) -> Option<&'static str> {
     let text = String::from_utf8_lossy(path);
     let marks = [
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_ends_with_the_container_and_nested_ones_are_told_apart() {
+    fn the_path_ends_with_the_container_and_nested_ones_are_distinguished() {
         let nested = format!("/docker/{A}/docker/{B}/init");
         assert_eq!(ids_in(nested.as_bytes()), [A, B]);
         let up_to = |id| path_of_id(nested.as_bytes(), id).map(|p| String::from_utf8_lossy(p).into_owned());

@@ -17,7 +17,7 @@ const MAX_LINE: usize = 64 << 10;
 /// A container's configuration has some 10 KiB.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// What the command line of a monitor tells.
+/// What the command line of a monitor says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Monitor {
     /// Of Podman or CRI-O.
@@ -62,7 +62,7 @@ pub fn list(processes: &Processes) -> Vec<EngineContainer> {
         let owners = processes.owners(&cut);
         let owner = owners.iter().copied().find(|&owner| processes.is_monitor(pid, &cut, owner));
         // Where there is a cgroup that it is not the monitor of, it claims what is not its own. Where there
-        // is none, nothing can be examined, but the user can be told why.
+        // is none, nothing can be examined, but the error message can say why.
         let own = nix::unistd::geteuid().as_raw();
         if owner.is_some() || owners.is_empty() && is_run_by(pid, own) {
             let known = EngineContainer { owner, ..known(monitor) };

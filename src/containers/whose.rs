@@ -1,6 +1,7 @@
-//! Whose a cgroup is. Anybody can call a cgroup below his own ones as engines call a container's (systemd
-//! delegates some to every user), and any process can have an engine's command line. What nobody can do
-//! is to make a cgroup in a directory that is not his, or to have another's processes as children.
+//! The owner of a cgroup. Any user can name a cgroup below his own ones as engines name a container's
+//! (systemd delegates some to every user), and any process can have an engine's command line. What no other
+//! user can do is to create a cgroup in a directory that is not his, or to have another's processes as
+//! children.
 
 use super::hierarchy::{Membership, Mounts};
 use crate::model::Pid;
@@ -72,8 +73,8 @@ impl Processes {
         self.groups.iter().filter_map(|group| Some((group, cut(&group.membership.path)?)))
     }
 
-    /// Who could make the cgroup with this path: the uid that owns the directory above it. What cannot
-    /// be seen from this cgroup namespace counts as root's: nothing can be done with it, either.
+    /// The user who could create the cgroup with this path: the uid that owns the directory above it. What
+    /// cannot be seen from this cgroup namespace counts as root's: nothing can be done with it, either.
     pub fn owner(&self, group: &Group, path: &[u8]) -> u32 {
         let end = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
         let above = path.get(..end.max(1)).unwrap_or_default();
@@ -84,15 +85,15 @@ impl Processes {
         *self.owners.borrow_mut().entry(directory.clone()).or_insert_with(uid)
     }
 
-    /// To whom the cgroups that `cut` knows belong: to root alone where some are root's, because then
-    /// others are called so to be taken for them.
+    /// The owners of the cgroups that `cut` selects: root alone where some are root's, because then others
+    /// have such names only to be mistaken for them.
     pub fn owners(&self, cut: Cut<'_>) -> BTreeSet<u32> {
         let owners: BTreeSet<u32> = self.inside(cut).map(|(group, path)| self.owner(group, &path)).collect();
         if owners.contains(&0) { BTreeSet::from([0]) } else { owners }
     }
 
-    /// True where a process that has an engine's command line is one: outside of the container and the
-    /// parent of a process in it, and run by root or by whoever the container's cgroup belongs to.
+    /// True where a process that has an engine's command line is one: outside of the container and the parent
+    /// of a process in it, and run by root or by the owner of the container's cgroup.
     pub fn is_monitor(&self, pid: Pid, cut: Cut<'_>, owner: u32) -> bool {
         let own = self.inside(cut).filter(|(group, path)| self.owner(group, path) == owner);
         let members: BTreeSet<Pid> = own.flat_map(|(group, _)| group.pids.iter().copied()).collect();
@@ -115,7 +116,7 @@ fn read_parent(pid: Pid) -> Option<Pid> {
 }
 
 /// True for a process of this user's, or of root's: real, effective, saved and file system uid. A setuid
-/// program that somebody else has started has not all four.
+/// program started by another user does not have all four.
 pub fn is_run_by(pid: Pid, owner: u32) -> bool {
     let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
     let uids = parse_uids(&status);

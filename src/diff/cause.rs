@@ -103,7 +103,7 @@ impl<'s> Keys<'s> {
 
     fn by_stack(&mut self, which: Which, side: &Side<'_>, item: &Item<'_>, images: &Images) -> Cause {
         let region = item.region;
-        // The loader's stack is the same for all libraries: which one it is tells more.
+        // The loader's stack is the same for all libraries: its name says more.
         if let Some(name) =
             images.get(&(item.process, region.instance)).filter(|_| region.category == "loader")
         {
@@ -118,8 +118,8 @@ impl<'s> Keys<'s> {
         {
             return Cause::Stack(key);
         }
-        // A library's segments have a name each; of other things the category tells more than the
-        // path that only some of their pieces have.
+        // A library's segments have a name each; for other mappings the category says more than the path that
+        // only some of their pieces have.
         match named {
             Some(name) if region.category != "loader" => Cause::Name(name.to_owned()),
             _ => Cause::Category,

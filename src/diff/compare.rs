@@ -125,8 +125,8 @@ type Paired<'a> = (Option<&'a Process>, Option<&'a Process>);
 
 /// Indices of paired processes.
 fn partners(a: &Side<'_>, b: &Side<'_>, paired: &[Paired<'_>]) -> HashMap<usize, usize> {
-    let index = |side: &Side<'_>, wanted: &Process| {
-        side.processes.iter().position(|process| std::ptr::eq(*process, wanted))
+    let index = |side: &Side<'_>, searched: &Process| {
+        side.processes.iter().position(|process| std::ptr::eq(*process, searched))
     };
     let both = paired.iter().filter_map(|(x, y)| Some((index(a, (*x)?)?, index(b, (*y)?)?)));
     both.collect()

@@ -1,7 +1,7 @@
-//! When are two stacks of different runs the same? Module by module: with the same build id,
-//! frames are the same at the same file offset, wherever the module was mapped. With another build
-//! of a module, offsets mean nothing, and functions are compared by name. Where one side's build is
-//! stripped and the other's is not, only the names that it kept tell functions apart.
+//! When are two stacks of different runs the same? Module by module: with the same build id, frames are the
+//! same at the same file offset, wherever the module was mapped. With another build of a module, offsets mean
+//! nothing, and functions are compared by name. Where one side's build is stripped and the other's is not,
+//! only the names that it kept distinguish functions.
 
 use crate::report::model::{Frame, Role, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -113,7 +113,7 @@ impl Stacks {
     }
 
     /// True where a function with this name would have it on both sides.
-    fn tells(&self, module: &str, name: &str) -> bool {
+    fn names_function(&self, module: &str, name: &str) -> bool {
         self.kept_names.get(module).is_none_or(|kept| kept.contains(name))
     }
 
@@ -128,7 +128,7 @@ impl Stacks {
             return Some(FrameKey::Function { module, name: name.clone() });
         }
         let own = frame.symbol.as_ref().filter(|_| in_allocator && frame.role != Role::Wrapper);
-        if let Some(name) = own.filter(|name| self.tells(&module, name)) {
+        if let Some(name) = own.filter(|name| self.names_function(&module, name)) {
             return Some(FrameKey::Function { module, name: name.clone() });
         }
         Some(match self.modules.get(&module).copied().unwrap_or(Compared::ByOffset) {
@@ -136,7 +136,8 @@ impl Stacks {
                 let (build_id, offset) = (frame.build_id.clone(), frame.offset.clone());
                 FrameKey::Offset { module, build_id, offset }
             }
-            Compared::ByName => match frame.symbol.as_ref().filter(|name| self.tells(&module, name)) {
+            Compared::ByName => match frame.symbol.as_ref().filter(|name| self.names_function(&module, name))
+            {
                 Some(name) => FrameKey::Function { module, name: name.clone() },
                 None => FrameKey::Unnamed { module },
             },
@@ -144,10 +145,10 @@ impl Stacks {
     }
 }
 
-/// How many of a stack's outermost frames only tell how the kernel was asked for the thread: a container's seccomp
-/// profile hides clone3, and glibc falls back to clone. Nothing else returns into these functions. Where they have no
-/// names, a complete stack's outermost frame is one of them if the next one lies in the same module, without a name,
-/// too: `start_thread`.
+/// How many of a stack's outermost frames only show how the thread was created: a container's seccomp profile
+/// hides clone3, and glibc falls back to clone. Nothing else returns into these functions. Where they have no
+/// names, a complete stack's outermost frame is one of them if the next one lies in the same module, without
+/// a name, too: `start_thread`.
 fn start(stack: &Stack) -> usize {
     let of_start = |frame: &&Frame| frame.role == Role::Start;
     let named = stack.frames.iter().rev().take_while(of_start).count();
@@ -273,7 +274,7 @@ mod tests {
         let elsewhere = stack("bb", [None, Some("another"), None]);
         assert!(!matched(named.clone(), elsewhere.clone()).0, "a name that the unstripped would have");
         let both = stack("aa", [None, Some("exported"), None]);
-        assert!(!matched(both, elsewhere).0, "both are stripped: exported names tell");
+        assert!(!matched(both, elsewhere).0, "both are stripped: exported names decide");
         let other = stack("bb", [Some("grow"), Some("another"), Some("main")]);
         assert!(!matched(named, other).0);
     }

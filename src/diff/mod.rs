@@ -1,4 +1,4 @@
-//! Two reports side by side: what is new, gone, grown, shrunk, and by whom. Pure.
+//! Two reports compared: what is new, gone, grown, shrunk, and which stack caused it. Pure.
 //!
 //! ```text
 //! report ──Side──► items (regions with their figures) ──keys──► changes ──► Diff

@@ -97,7 +97,7 @@ impl Widths {
 #[serde(default)]
 pub struct Diff {
     pub schema: u32,
-    /// Always `diff`: tells it from a report.
+    /// Always `diff`: distinguishes it from a report.
     pub kind: String,
     pub by: By,
     /// True when no figure differs.
@@ -106,12 +106,12 @@ pub struct Diff {
     pub b: SideFacts,
     /// What has to be known before trusting the comparison, in words.
     pub notes: Vec<String>,
-    /// What is around the two processes and differs, largest explained change first.
+    /// Differences in the two processes' limits, C library and environment, largest explained change first.
     pub reasons: Vec<Reason>,
     pub totals: Widths,
     /// Every category that either side has; they add up to `totals`.
     pub categories: Vec<CategoryChange>,
-    /// With several processes on a side: who was compared with whom.
+    /// With several processes on a side: which processes were compared.
     pub processes: Vec<ProcessPair>,
     /// What changed, largest change first; the changes add up to those of `totals`.
     pub changes: Vec<Change>,
@@ -119,7 +119,7 @@ pub struct Diff {
     pub stacks: Vec<Stack>,
 }
 
-/// Something around the processes that differs, and the memory that it bears on.
+/// A difference in limits, C library or environment, and the memory that it affects.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reason {
@@ -197,7 +197,7 @@ pub struct Change {
     pub regions: Width,
     /// Index into `Diff::stacks`: of the larger side's largest piece.
     pub stack: Option<u64>,
-    /// Names of the threads that asked for it, on the larger side.
+    /// Names of the threads that requested it, on the larger side.
     pub threads: Vec<String>,
     /// Where it is, neighbours joined.
     pub ranges_a: Vec<Range>,

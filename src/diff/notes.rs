@@ -64,7 +64,7 @@ fn addresses(a: &Side<'_>, b: &Side<'_>, out: &mut Vec<String>) {
         return;
     }
     out.push(format!(
-        "addresses were randomised in {}: equal things lie elsewhere, so nearly everything looks new or gone; \
+        "addresses were randomised in {}: equal mappings are at other addresses, so nearly everything appears as new or gone; \
          record both with vmaudit run --aslr off, or compare --by stack",
         randomised.join(" and ")
     ));
@@ -114,13 +114,13 @@ fn loss(name: &str, side: &Side<'_>, out: &mut Vec<String>) {
 fn without_stacks(a: &Side<'_>, b: &Side<'_>, by_name: &ByName, out: &mut Vec<String>) {
     match (by_name, a.has_stacks(), b.has_stacks()) {
         (ByName::All, false, false) => out.push(
-            "neither side has call stacks: compared by name and category; vmaudit run or attach would tell who asked"
+            "neither side has call stacks: compared by name and category; vmaudit run or attach would show which stacks requested memory"
                 .to_owned(),
         ),
         (ByName::All, has_a, _) => {
             let (with, without) = if has_a { ("A", "B") } else { ("B", "A") };
             out.push(format!(
-                "{without} has no call stacks: compared by name and category; what only a stack can tell is \
+                "{without} has no call stacks: compared by name and category; what only a stack can show is \
                  known in {with} alone, and unknown in {without}"
             ));
         }

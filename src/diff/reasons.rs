@@ -1,6 +1,6 @@
-//! What is around two processes and differs, with the bytes that it bears on. Nothing is guessed: a difference
-//! explains what changed in the categories that the allocator's or runtime's rule decides by it, and says which other
-//! differences bear on the same.
+//! Differences in the limits, C library and environment of two processes, with the bytes that they affect.
+//! Nothing is guessed: a difference explains what changed in the categories that the allocator's or runtime's
+//! rule decides by it, and names the other differences that affect the same memory.
 
 use super::model::{CategoryChange, Reason};
 use super::side::Side;
@@ -16,10 +16,10 @@ const LIBC: &str = "libc";
 /// Of two single processes whose surroundings are known.
 pub(super) fn reasons(a: &Side<'_>, b: &Side<'_>, changes: &[CategoryChange]) -> Vec<Reason> {
     let ([of_a], [of_b]) = (a.processes.as_slice(), b.processes.as_slice()) else { return Vec::new() };
-    let (Some(around_a), Some(around_b)) = (&of_a.surroundings, &of_b.surroundings) else {
+    let (Some(setup_a), Some(setup_b)) = (&of_a.surroundings, &of_b.surroundings) else {
         return Vec::new();
     };
-    let (facts_a, facts_b) = (facts(of_a, around_a), facts(of_b, around_b));
+    let (facts_a, facts_b) = (facts(of_a, setup_a), facts(of_b, setup_b));
     let names: BTreeSet<&String> = facts_a.keys().chain(facts_b.keys()).collect();
     let mut found: Vec<Reason> = Vec::new();
     for what in names {
@@ -63,24 +63,24 @@ fn signed(bytes: u64) -> i64 {
 }
 
 /// What is compared, by name, in words. What is not there is not limited, or not set.
-fn facts(process: &Process, around: &Surroundings) -> BTreeMap<String, String> {
+fn facts(process: &Process, setup: &Surroundings) -> BTreeMap<String, String> {
     // a limit of the cgroup above what the machine has is none
-    let memory = [around.cgroup_limit, around.memory].into_iter().flatten().min();
+    let memory = [setup.cgroup_limit, setup.memory].into_iter().flatten().min();
     // as many as a quota pays for, rounded up: what runtimes count
-    let quota = around.cpu_quota.map(|quota| quota.div_ceil(1000).max(1));
-    let processors = [around.processors, quota].into_iter().flatten().min();
+    let quota = setup.cpu_quota.map(|quota| quota.div_ceil(1000).max(1));
+    let processors = [setup.processors, quota].into_iter().flatten().min();
     let threads = Some(process.threads_seen).filter(|threads| *threads > 0);
     let facts = [
-        (LIBC, around.libc.clone()),
+        (LIBC, setup.libc.clone()),
         ("threads", threads.map(thousands)),
-        ("stack limit", around.stack_limit.map(exact_size)),
-        ("address-space limit", around.address_space_limit.map(exact_size)),
-        ("data limit", around.data_limit.map(exact_size)),
+        ("stack limit", setup.stack_limit.map(exact_size)),
+        ("address-space limit", setup.address_space_limit.map(exact_size)),
+        ("data limit", setup.data_limit.map(exact_size)),
         ("memory", memory.map(exact_size)),
         ("processors", processors.map(thousands)),
     ];
     let facts = facts.into_iter().filter_map(|(what, value)| Some((what.to_owned(), value?)));
-    let variables = around.variables.iter().filter_map(|assignment| {
+    let variables = setup.variables.iter().filter_map(|assignment| {
         let (name, value) = assignment.split_once('=')?;
         Some((name.to_owned(), value.to_owned()))
     });
@@ -101,7 +101,7 @@ mod tests {
     use crate::report::Report;
     use crate::report::model::{Region, Totals};
 
-    fn report(stacks: u64, threads: u64, around: Surroundings) -> Report {
+    fn report(stacks: u64, threads: u64, setup: Surroundings) -> Report {
         let region = |at: u64, len: u64, category: &str, path: Option<&str>| Region {
             start: format!("{at:#x}"),
             end: format!("{:#x}", at + len),
@@ -111,7 +111,7 @@ mod tests {
             path: path.map(str::to_owned),
             ..Region::default()
         };
-        let libc = if around.libc.as_deref() == Some("glibc 2.36") { 0x2000 } else { 0x5000 };
+        let libc = if setup.libc.as_deref() == Some("glibc 2.36") { 0x2000 } else { 0x5000 };
         let regions = vec![
             region(0x10000, stacks, "thread-stack", None),
             region(0x7000_0000, libc, "loader", Some("/lib/libc.so.6")),
@@ -122,7 +122,7 @@ mod tests {
             totals,
             regions,
             threads_seen: threads,
-            surroundings: Some(around),
+            surroundings: Some(setup),
             ..Process::default()
         };
         Report { schema: 1, processes: vec![process], ..Report::default() }
@@ -135,17 +135,17 @@ mod tests {
 
     #[test]
     fn each_difference_with_what_it_bears_on() {
-        let around = |libc: &str, stack: u64| Surroundings {
+        let setup = |libc: &str, stack: u64| Surroundings {
             libc: Some(libc.into()),
             stack_limit: Some(stack),
             memory: Some(8 << 30),
             ..Surroundings::default()
         };
-        let a = report(0x10000, 2, around("glibc 2.36", 8 << 20));
+        let a = report(0x10000, 2, setup("glibc 2.36", 8 << 20));
         let b = Surroundings {
             variables: vec!["MALLOC_ARENA_MAX=1".into()],
             cgroup_limit: Some(1 << 30),
-            ..around("glibc 2.41", 1 << 20)
+            ..setup("glibc 2.41", 1 << 20)
         };
         let b = report(0x4000, 3, b);
         let found = reasons_of(&a, &b);

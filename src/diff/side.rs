@@ -177,14 +177,14 @@ fn checked<'a>(index: usize, process: &'a Process) -> Result<Vec<Item<'a>>, Unso
         items.push(Item { process: index, region, start, end });
     }
     let totals = &process.totals;
-    let wanted = [
+    let sums = [
         ("VIRT", sum.virt, totals.virt),
         ("RSS", sum.rss, totals.rss),
         ("swap", sum.swap, totals.swap),
         ("writable", sum.writable, totals.writable),
         ("reserved", sum.reserved, totals.reserved),
     ];
-    match wanted.into_iter().find(|(_, regions, totals)| regions != totals) {
+    match sums.into_iter().find(|(_, regions, totals)| regions != totals) {
         Some((what, regions, totals)) => Err(Unsound::Sum { pid, what, regions, totals }),
         None => Ok(items),
     }

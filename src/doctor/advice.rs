@@ -1,4 +1,4 @@
-//! What stands in the way of a rung, and the commands that remove it.
+//! What prevents a rung, and the commands that remove it.
 //!
 //! The numbers are those of Linux on every architecture that vmaudit supports (include/uapi/
 //! asm-generic/errno-base.h).
@@ -53,9 +53,9 @@ pub fn advice_for(rung: Rung, failure: &RungFailure, privileges: &Privileges) ->
 }
 
 /// `CAP_BPF and CAP_PERFMON are`, of those that are not there.
-fn missing(wanted: &[Capability], privileges: &Privileges) -> Option<String> {
+fn missing(required: &[Capability], privileges: &Privileges) -> Option<String> {
     let missing: Vec<_> =
-        wanted.iter().filter(|&&each| !privileges.effective.allows(each)).map(|each| each.name()).collect();
+        required.iter().filter(|&&each| !privileges.effective.allows(each)).map(|each| each.name()).collect();
     let verb = if missing.len() == 1 { "is" } else { "are" };
     (!missing.is_empty()).then(|| format!("{} {verb}", missing.join(" and ")))
 }
@@ -152,7 +152,7 @@ fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>)
     }
     if !matches!(errno, Some(EPERM | EACCES | ENOSYS)) {
         let why = match failure.refusal.as_ref().map(|refusal| (&refusal.part, refusal.subject())) {
-            Some((Part::Map(_), subject)) => format!("this kernel cannot make {subject} as it is asked for"),
+            Some((Part::Map(_), subject)) => format!("this kernel cannot create {subject} as requested"),
             Some((_, subject)) => format!("the kernel refuses {subject} and does not say why"),
             None => "the kernel refuses it and does not say why".to_owned(),
         };
@@ -299,9 +299,8 @@ pub(super) fn all_of_others(privileges: &Privileges) -> Advice {
     Advice { unlocks: "exact pages and heap headers of other users' processes", ..ptrace(privileges) }
 }
 
-/// Files in /proc/PID that only the owner may open (pagemap, map_files) ask for
-/// CAP_DAC_READ_SEARCH, too. Both have to be the user's own: those of vmaudit's file open nobody else's
-/// process.
+/// Files in /proc/PID that only the owner may open (pagemap, map_files) also require CAP_DAC_READ_SEARCH.
+/// Both have to be the user's own: those of vmaudit's file do not open other users' processes.
 fn ptrace(privileges: &Privileges) -> Advice {
     let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], privileges);
     let why = missing.map_or_else(|| "a security module forbids it".to_owned(), |m| format!("{m} missing"));

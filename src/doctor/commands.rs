@@ -50,7 +50,7 @@ pub(super) fn commands(
     let touched = all.and_then(|all| {
         all.programs.iter().find(|p| p.refusal.is_some() && is_plain(&p.name) != Some(false))
     });
-    let beside = |why_not: Option<String>| match (&bpf, why_not) {
+    let with_backend = |why_not: Option<String>| match (&bpf, why_not) {
         (Ok(_), Some(why_not)) => Err(why_not),
         _ => bpf.clone(),
     };
@@ -71,9 +71,9 @@ pub(super) fn commands(
     vec![
         verdict("run, events -- CMD, compare", run.clone()),
         verdict("attach, events -p, top -t", bpf.clone()),
-        verdict("--touch", beside(touch)),
-        verdict("--container", beside(container.map(of_program))),
-        // The library that is preloaded needs nothing but a command; its mappings are examined beside.
+        verdict("--touch", with_backend(touch)),
+        verdict("--container", with_backend(container.map(of_program))),
+        // The library that is preloaded needs nothing but a command; its mappings are audited as well.
         verdict("heap -- CMD", run.map(|how| format!("preloaded library, {how}"))),
         verdict("heap", both("heap")),
         verdict("heap --sample", both("heap --sample")),

@@ -138,7 +138,7 @@ fn reach(privileges: &Privileges, trials: &[Trial]) -> Reach {
     let outcome = |id: &str| trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome);
     match outcome("smaps-other") {
         Some(Outcome::Works) => Reach::Everybody,
-        // Nobody else is there to try it on.
+        // There is no process of another user to try it on.
         Some(Outcome::Absent(_)) if privileges.effective.allows(Capability::SysPtrace) => Reach::Everybody,
         _ if outcome("smaps-own").is_some_and(Outcome::works) => Reach::Own,
         _ => Reach::Nobody,

@@ -1,4 +1,4 @@
-//! What is asked of a heap.
+//! The views of a heap.
 
 use clap::ValueEnum;
 

@@ -1,5 +1,6 @@
 //! Extents of allocators that keep such, for the report (docs/heap.md, "Arenas").
 
+use super::sums::Sums;
 use crate::model::arenas::ArenasRead;
 use crate::model::arenas::extents as read;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ pub struct ExtentHeap {
     pub arenas: Vec<ExtentArena>,
     /// The sum of them.
     pub total: ExtentArena,
-    /// What it writes itself of who allocated, and is not read; absent where that is not on.
+    /// Its own profile of allocations, which is not read; absent where that is not on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Extents that are in no figure, because they changed while they were read, or are in swap.
@@ -29,7 +30,7 @@ pub struct ExtentArena {
     /// Blocks that share extents with others of their size: in use, or kept by threads for their next calls.
     pub small: u64,
     pub small_blocks: u64,
-    /// Free beside those.
+    /// Other free bytes.
     pub inside: u64,
     /// Blocks with extents of their own, by what can be used of them.
     pub large: u64,
@@ -54,7 +55,7 @@ pub struct ExtentArena {
 pub(super) fn extents(found: &ArenasRead) -> impl Iterator<Item = ExtentHeap> + '_ {
     found.extents.iter().map(|heap| {
         let arenas: Vec<ExtentArena> = heap.arenas.iter().map(arena).collect();
-        let total = arenas.iter().fold(ExtentArena::default(), |sum, each| sum.plus(each));
+        let total = ExtentArena::sum(&arenas);
         let (allocator, profile) = (heap.version.clone(), heap.profile.clone());
         ExtentHeap { allocator, arenas, total, profile, doubtful: heap.doubtful }
     })
@@ -82,26 +83,23 @@ fn arena(read: &read::ExtentArena) -> ExtentArena {
     }
 }
 
-impl ExtentArena {
-    pub fn plus(mut self, other: &ExtentArena) -> ExtentArena {
-        for (to, from) in [
-            (&mut self.mapped, other.mapped),
-            (&mut self.small, other.small),
-            (&mut self.small_blocks, other.small_blocks),
-            (&mut self.inside, other.inside),
-            (&mut self.large, other.large),
-            (&mut self.large_blocks, other.large_blocks),
-            (&mut self.padding, other.padding),
-            (&mut self.active, other.active),
-            (&mut self.dirty, other.dirty),
-            (&mut self.muzzy, other.muzzy),
-            (&mut self.retained, other.retained),
-            (&mut self.resident, other.resident),
-            (&mut self.purge, other.purge),
-            (&mut self.retained_resident, other.retained_resident),
-        ] {
-            *to = to.saturating_add(from);
-        }
-        self
+impl Sums for ExtentArena {
+    fn figures(&mut self) -> Vec<&mut u64> {
+        vec![
+            &mut self.mapped,
+            &mut self.small,
+            &mut self.small_blocks,
+            &mut self.inside,
+            &mut self.large,
+            &mut self.large_blocks,
+            &mut self.padding,
+            &mut self.active,
+            &mut self.dirty,
+            &mut self.muzzy,
+            &mut self.retained,
+            &mut self.resident,
+            &mut self.purge,
+            &mut self.retained_resident,
+        ]
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Fragmentation {
     /// What reading took, nanoseconds.
     pub took_ns: u64,
-    /// Pages were looked at one by one. Else `pages` and `trim` are null.
+    /// Pages were examined one by one. Else `pages` and `trim` are null.
     pub knows_pages: bool,
     /// In the order of the allocator's own list: the main one first.
     pub arenas: Vec<Arena>,
@@ -29,7 +29,8 @@ pub struct Fragmentation {
     pub unread: Vec<Unread>,
     /// Blocks with mappings of their own, of 128 KiB and more.
     pub mapped_blocks: MappedBlocks,
-    /// Who holds pages of which at most a quarter is in use, as far as blocks are known; most first.
+    /// The stacks that hold pages of which at most a quarter is in use, as far as blocks are known; most
+    /// first.
     pub holders: Vec<Holder>,
 }
 
@@ -39,7 +40,7 @@ pub struct Fragmentation {
 pub struct Unread {
     /// With its version, as far as that is known.
     pub allocator: String,
-    /// Why, and what tells of it.
+    /// The reason and the evidence for it.
     pub why: String,
 }
 
@@ -74,8 +75,8 @@ pub struct Arena {
     pub top: u64,
     /// The allocator's own structures.
     pub own: u64,
-    /// Blocks of the program that this run has seen allocated, what was asked for them, and what could be used of
-    /// them beyond that; null where none is known.
+    /// Blocks of the program that this run has seen allocated, their requested bytes, and what could be used
+    /// of them beyond that; null where none is known.
     pub known: Option<KnownBlocks>,
     pub pages: Option<Pages>,
     pub trim: Option<Trim>,
@@ -92,7 +93,7 @@ pub struct Arena {
 pub struct KnownBlocks {
     pub blocks: u64,
     pub asked: u64,
-    /// `malloc_usable_size` less what was asked for.
+    /// `malloc_usable_size` less the requested bytes.
     pub rounding: u64,
 }
 
@@ -128,12 +129,12 @@ pub struct Trim {
 pub struct MappedBlocks {
     pub blocks: u64,
     pub bytes: u64,
-    /// Null where pages were not looked at.
+    /// Null where pages were not examined.
     pub resident: Option<u64>,
     pub known: Option<KnownBlocks>,
 }
 
-/// A stack, and what its blocks keep in memory beside themselves.
+/// A stack, and what its blocks keep in memory in addition to themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holder {
@@ -235,7 +236,7 @@ fn arena(allocator: &str, read: &arenas::Arena, knows_pages: bool) -> Arena {
 }
 
 fn known(read: Known) -> Option<KnownBlocks> {
-    let Known { blocks, asked, rounding } = read;
+    let Known { blocks, requested: asked, rounding } = read;
     (blocks > 0).then_some(KnownBlocks { blocks, asked, rounding })
 }
 

@@ -1,5 +1,5 @@
-//! The heap beside the mapping audit: what was asked for, what the allocator mapped for it, what of that
-//! is in memory, and what lies between each two.
+//! The heap compared with the mapping audit: what was requested, what the allocator mapped for it, what of
+//! that is in memory, and the differences between these.
 
 use super::report::HeapProcess;
 use crate::report::heap_description_of;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Comparison {
-    /// Outstanding: what the program asked for and did not free.
+    /// Outstanding: what the program requested and did not free.
     pub asked: u64,
     /// Blocks of before vmaudit attached are missing in `asked`.
     pub asked_incomplete: bool,
     /// Of it, at least so much is not in memory: it was never touched, or is swapped out.
     pub asked_absent: u64,
-    /// In memory, but not asked for (any more): freed and kept, rounding, and the allocator's own
+    /// In memory, but not requested (any more): freed and kept, rounding, and the allocator's own
     /// bookkeeping.
     pub kept: u64,
     /// Of what the allocators mapped.
@@ -50,7 +50,7 @@ pub struct Difference {
     /// `asked-absent`, `kept`, `swapped`, `purged`, `untouched`.
     pub id: String,
     pub name: String,
-    /// What is added on the way from `asked` to `mapped`; below 0 where it is taken away.
+    /// What is added between `asked` and `mapped`; below 0 where it is subtracted.
     pub bytes: i64,
     /// One sentence.
     pub why: String,
@@ -58,7 +58,7 @@ pub struct Difference {
 
 /// Joins the two reports of one process, taken at the same time. `None` where no mapping is an
 /// allocator's.
-pub fn beside(heap: &HeapProcess, mappings: &Process) -> Option<Comparison> {
+pub fn compare(heap: &HeapProcess, mappings: &Process) -> Option<Comparison> {
     let own = mappings.categories.iter().filter(|row| heap_description_of(&row.id).is_some());
     let mut found = Comparison {
         asked: heap.totals.outstanding_bytes,
@@ -94,16 +94,16 @@ fn differences(found: &Comparison) -> Vec<Difference> {
     let all = [
         (
             "asked-absent",
-            "asked for, not in memory",
+            "requested, not in memory",
             -signed(found.asked_absent),
-            "the program asked for it and has not touched it yet, or it is swapped out".to_owned(),
+            "the program requested it and has not touched it yet, or it is swapped out".to_owned(),
         ),
         (
             "kept",
             "freed but kept",
             signed(found.kept),
             format!(
-                "in memory and not asked for any more: blocks that the allocator keeps for the next call, \
+                "in memory and no longer requested: blocks that the allocator keeps for the next call, \
                  rounding to size classes, and its own bookkeeping{incomplete}"
             ),
         ),
@@ -151,13 +151,13 @@ mod tests {
         CategoryRow { id: id.into(), name: id.into(), virt, rss, swap, purged, ..CategoryRow::default() }
     }
 
-    fn asked(bytes: u64) -> HeapProcess {
+    fn outstanding(bytes: u64) -> HeapProcess {
         let totals = Totals { outstanding_bytes: bytes, ..Totals::default() };
         HeapProcess { totals, ..HeapProcess::default() }
     }
 
     #[test]
-    fn differences_lead_from_what_was_asked_to_what_is_mapped() {
+    fn differences_lead_from_what_was_requested_to_what_is_mapped() {
         let categories = vec![
             row("loader", (900, 800, 0, 0)),
             row("jemalloc", (10_000, 4000, 500, 3000)),
@@ -165,7 +165,7 @@ mod tests {
         ];
         let mappings = Process { categories, ..Process::default() };
         for bytes in [0, 3000, 4100, 4600, 20_000] {
-            let found = beside(&asked(bytes), &mappings).expect("allocators");
+            let found = compare(&outstanding(bytes), &mappings).expect("allocators");
             assert_eq!((found.mapped, found.resident, found.purged), (11_000, 4100, 3000));
             assert_eq!(found.mapped, found.resident + found.swapped + found.purged + found.untouched);
             let sum: i64 = found.differences.iter().map(|d| d.bytes).sum();
@@ -174,6 +174,6 @@ mod tests {
             assert_eq!(found.parts.iter().map(|part| part.mapped).sum::<u64>(), found.mapped);
         }
         let none = Process { categories: vec![row("loader", (900, 800, 0, 0))], ..Process::default() };
-        assert_eq!(beside(&asked(7), &none), None);
+        assert_eq!(compare(&outstanding(7), &none), None);
     }
 }

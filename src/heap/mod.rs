@@ -1,4 +1,4 @@
-//! What an allocator hands out, and to whom (docs/heap.md).
+//! What an allocator hands out, and to which stacks (docs/heap.md).
 //!
 //! [`describe`] says which functions of a program allocate and free, [`ledger`] keeps what is
 //! outstanding, [`picture`] is that by stack at one moment, [`fragmentation`] what the allocator does with its
@@ -16,6 +16,7 @@ pub mod runtime;
 pub mod sampling;
 pub mod segments;
 pub mod silence;
+pub mod sums;
 
 pub use by::HeapBy;
 pub use describe::{Description, FunctionDescription, FunctionKind};

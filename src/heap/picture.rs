@@ -6,7 +6,7 @@ use crate::model::{MmKey, NoStack, Pid, StackId};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Which blocks are asked for.
+/// Which blocks are selected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     /// At least this old, in nanoseconds.
@@ -18,7 +18,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether blocks have to be looked at one by one.
+    /// Whether blocks have to be examined one by one.
     pub fn is_by_block(&self) -> bool {
         self.older_ns.is_some() || self.min_size.is_some() || self.max_size.is_some()
     }

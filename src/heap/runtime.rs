@@ -27,8 +27,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// What samples of one size stand for: divided by how likely one is, and cut to whole numbers, as runtimes that
-    /// write such profiles themselves do it.
+    /// What samples of one size represent: divided by how likely one is, and cut to whole numbers, as
+    /// runtimes that write such profiles themselves do it.
     fn add(&mut self, site: &OwnSite, sampling: Sampling) {
         let scale = 1.0 / sampling.probability(site.size);
         let scaled = |count: u64| match sampling.mean() {

@@ -3,16 +3,16 @@
 /// Units of [`Weight::blocks`] for one block.
 pub const BLOCK: u64 = 1024;
 
-/// Which allocations are seen. Each byte is drawn by itself, as if a mark were set every so many bytes
-/// on average (a Poisson process): large blocks are nearly always seen, and what one that is seen stands
-/// for makes up for those that are not.
+/// Which allocations are seen. Each byte is drawn by itself, as if a mark were set every so many bytes on
+/// average (a Poisson process): large blocks are nearly always seen, and the weight of one that is seen makes
+/// up for those that are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sampling {
     /// Bytes between two marks, on average; `None`: every allocation is seen.
     mean: Option<u64>,
 }
 
-/// What one seen block stands for.
+/// What one sampled block represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Weight {
     pub bytes: u64,
@@ -41,8 +41,8 @@ impl Sampling {
         }
     }
 
-    /// What a block of `size` bytes that was seen stands for: size / probability bytes, rounded to whole
-    /// ones (which is less than one part in twice the mean), so that sums of rows are exact.
+    /// What a sampled block of `size` bytes represents: size / probability bytes, rounded to whole ones
+    /// (which is less than one part in twice the mean), so that sums of rows are exact.
     pub fn weight(self, size: u64) -> Weight {
         if self.mean.is_none() {
             return Weight { bytes: size, blocks: BLOCK };

@@ -1,5 +1,6 @@
 //! Segments of allocators that keep such, for the report (docs/heap.md, "Arenas").
 
+use super::sums::Sums;
 use crate::model::arenas::ArenasRead;
 use crate::model::arenas::segments::{Owner, SegmentHeap as Read};
 use serde::{Deserialize, Serialize};
@@ -23,8 +24,8 @@ pub struct Segments {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SegmentHeap {
-    /// Whose it is: `thread`, `ended` (threads that left blocks in use), `large` (blocks with
-    /// segments of their own, of no thread), `free` (nobody's). Null of a sum.
+    /// Whose it is: `thread`, `ended` (threads that left blocks in use), `large` (blocks with segments of
+    /// their own, of no thread), `free` (without an owner). Null of a sum.
     pub owner: Option<String>,
     /// The thread's control block (`pthread_self()`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +40,7 @@ pub struct SegmentHeap {
     /// Freed by other threads, and not taken back by this one yet.
     pub returned: u64,
     pub returned_blocks: u64,
-    /// Room for more blocks in the same pages.
+    /// Space for more blocks in the same pages.
     pub inside: u64,
     /// What no block can use.
     pub padding: u64,
@@ -58,7 +59,7 @@ pub struct SegmentHeap {
 pub(super) fn segments(found: &ArenasRead) -> impl Iterator<Item = Segments> + '_ {
     found.segments.iter().map(|copy| {
         let heaps: Vec<SegmentHeap> = copy.heaps.iter().map(heap).collect();
-        let total = heaps.iter().fold(SegmentHeap::default(), SegmentHeap::plus);
+        let total = SegmentHeap::sum(&heaps);
         let (allocator, purged) = (copy.version.clone(), copy.purged.to_owned());
         Segments { allocator, purged, heaps, total, doubtful: copy.doubtful }
     })
@@ -92,27 +93,24 @@ fn heap(read: &Read) -> SegmentHeap {
     }
 }
 
-impl SegmentHeap {
-    pub fn plus(mut self, other: &SegmentHeap) -> SegmentHeap {
-        for (to, from) in [
-            (&mut self.segments, other.segments),
-            (&mut self.mapped, other.mapped),
-            (&mut self.committed, other.committed),
-            (&mut self.used, other.used),
-            (&mut self.used_blocks, other.used_blocks),
-            (&mut self.returned, other.returned),
-            (&mut self.returned_blocks, other.returned_blocks),
-            (&mut self.inside, other.inside),
-            (&mut self.padding, other.padding),
-            (&mut self.pages, other.pages),
-            (&mut self.free, other.free),
-            (&mut self.own, other.own),
-            (&mut self.resident, other.resident),
-            (&mut self.free_resident, other.free_resident),
-            (&mut self.own_resident, other.own_resident),
-        ] {
-            *to = to.saturating_add(from);
-        }
-        self
+impl Sums for SegmentHeap {
+    fn figures(&mut self) -> Vec<&mut u64> {
+        vec![
+            &mut self.segments,
+            &mut self.mapped,
+            &mut self.committed,
+            &mut self.used,
+            &mut self.used_blocks,
+            &mut self.returned,
+            &mut self.returned_blocks,
+            &mut self.inside,
+            &mut self.padding,
+            &mut self.pages,
+            &mut self.free,
+            &mut self.own,
+            &mut self.resident,
+            &mut self.free_resident,
+            &mut self.own_resident,
+        ]
     }
 }

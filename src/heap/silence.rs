@@ -39,19 +39,19 @@ pub fn is_silent(process: &HeapProcess) -> bool {
     process.rows.is_empty() && allocations == 0
 }
 
-/// Of a silent process that has the preloaded library. `other`: an allocator that it cannot stand before.
+/// Of a silent process that has the preloaded library. `other`: an allocator that it cannot interpose.
 pub fn why_by_library(process: &HeapProcess, allocators: &[String], other: Option<&str>) -> NothingSeen {
     let bytes = allocator_bytes(process, allocators);
     let frees = if process.forked { 0 } else { process.doubts.unseen_frees };
-    let stands =
-        "the library stands before malloc and its relatives, and none of them was called to allocate";
+    let interposed =
+        "the library interposes malloc and its relatives, and none of them was called to allocate";
     let (reason, why) = match (other, bytes + frees) {
-        (Some(other), _) => ("other-functions", format!("{stands}; {other}")),
-        (None, 0) => ("not-called", stands.to_owned()),
+        (Some(other), _) => ("other-functions", format!("{interposed}; {other}")),
+        (None, 0) => ("not-called", interposed.to_owned()),
         (None, _) => (
             "other-functions",
             format!(
-                "{stands}; it has {} of the allocators' mappings, so other functions allocate",
+                "{interposed}; it has {} of the allocators' mappings, so other functions allocate",
                 size(bytes)
             ),
         ),
@@ -124,11 +124,11 @@ pub fn is_failure(nothing: &NothingSeen) -> bool {
 /// Of the mappings of the allocators that are watched. What a process had mapped before it was watched
 /// proves nothing.
 fn allocator_bytes(process: &HeapProcess, allocators: &[String]) -> u64 {
-    let Some(beside) = process.beside.as_ref().filter(|_| !process.attached) else { return 0 };
+    let Some(comparison) = process.beside.as_ref().filter(|_| !process.attached) else { return 0 };
     let watched = |part: &&Part| {
         heap_description_of(&part.category).is_some_and(|name| allocators.iter().any(|each| each == name))
     };
-    let parts = beside.parts.iter().filter(watched);
+    let parts = comparison.parts.iter().filter(watched);
     parts.map(|part| part.mapped).sum()
 }
 

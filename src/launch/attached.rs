@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// What happens to the targets, or is asked of vmaudit.
+/// An event of the targets, or a signal to vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttachedEvent {
     /// All threads of this process have ended.

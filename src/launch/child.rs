@@ -1,4 +1,4 @@
-//! The child's way from fork to exec, and what it tells its parent on that way.
+//! The child's way from fork to exec, and what it reports to its parent on that way.
 
 use super::command::Command;
 use super::error::{LaunchError, LaunchNote, NoHold};
@@ -106,7 +106,7 @@ pub struct Child<'a> {
     pub status: OwnedFd,
     /// Where the listener goes; None when exits are not held.
     pub listener_to: Option<ListenerTo>,
-    /// What the filter notifies beside exits, if the word is [`WATCH_CALLS`].
+    /// What the filter notifies in addition to exits, if the word is [`WATCH_CALLS`].
     pub calls: CallSet,
 }
 
@@ -182,15 +182,15 @@ impl Child<'_> {
             self.say(Report::SignalsRestartHeldExits);
         }
         let send = |to: &OwnedFd| handover::send_fd(to.as_fd(), installed.listener.as_fd());
-        // The guard first: from here on somebody has the listener whoever is killed. In place of a
-        // guard that was killed before, the keeper forks another one.
+        // The guard first: from here on a process has the listener, whichever is killed. In place of a guard
+        // that was killed before, the keeper forks another one.
         let _ = send(&sockets.guard);
         // Running without anybody to answer would end in ENOSYS at the exit.
         [&sockets.keeper, &sockets.app].into_iter().try_for_each(send).map_err(Report::HandOver)
     }
 
     fn say(&self, report: Report) {
-        // Fails only when vmaudit is gone, and then nobody listens.
+        // Fails only when vmaudit is gone, and then the report has no reader.
         let _ = write(&self.status, &report.encode());
     }
 }

@@ -1,4 +1,4 @@
-//! The command as execve wants it: candidates from PATH, argument and environment vectors.
+//! The command as execve needs it: candidates from PATH, argument and environment vectors.
 
 use super::error::LaunchError;
 use nix::errno::Errno;
@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// Where execvp looks when PATH is not set (confstr(_CS_PATH) of glibc).
+/// Where execvp searches when PATH is not set (confstr(_CS_PATH) of glibc).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Interpreter of a script without `#!` (execvp(3)).
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_where_execvp_looks() {
+    fn searches_where_execvp_does() {
         assert_eq!(paths("ls", Some("/a:/b")), ["/a/ls", "/b/ls"]);
         assert_eq!(paths("ls", Some(":/b:")), ["./ls", "/b/ls", "./ls"]);
         assert_eq!(paths("ls", None), ["/bin/ls", "/usr/bin/ls"]);

@@ -51,8 +51,8 @@ pub enum LaunchError {
 const UNUSABLE: u8 = 2;
 
 impl LaunchError {
-    /// 127 when the command was not found, 126 when it could not be executed, 2 when the command line
-    /// asks for what cannot be, else 125.
+    /// 127 when the command was not found, 126 when it could not be executed, 2 when the command line is
+    /// wrong, else 125.
     pub fn exit_code(&self) -> u8 {
         match self {
             LaunchError::NotFound { .. } | LaunchError::InterpreterMissing { .. } => NOT_FOUND,
@@ -91,7 +91,7 @@ pub enum LaunchNote {
     NoHold(NoHold),
     /// Before 5.19: a signal can restart a held exit, which is then seen twice.
     SignalsRestartHeldExits,
-    /// Somebody asked vmaudit to stop before it could start the command.
+    /// A signal stopped vmaudit before it could start the command.
     NotStarted(Signal),
 }
 
@@ -118,7 +118,7 @@ impl std::fmt::Display for LaunchNote {
                 write!(f, "{signal} came before the command was started: it is not started")
             }
             LaunchNote::NoHold(reason) => {
-                f.write_str("exits are not held, the newest snapshot stands for the final state: ")?;
+                f.write_str("exits are not held, the newest snapshot is used as the final state: ")?;
                 match reason {
                     NoHold::Refused(Errno::EBUSY) => {
                         f.write_str("another seccomp listener is in place (EBUSY)")

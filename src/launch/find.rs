@@ -32,7 +32,7 @@ pub struct Process {
     pid: Pid,
     pidfd: OwnedFd,
     name: String,
-    asked_for: Tid,
+    requested: Tid,
 }
 
 impl Process {
@@ -55,7 +55,7 @@ impl Process {
             Errno::ESRCH | Errno::ENOENT | Errno::EINVAL => gone(),
             errno => FindError::System { pid, step: "pidfd_open (Linux 5.3)", errno },
         })?;
-        let mut process = Process { pid, pidfd, name: String::new(), asked_for: number };
+        let mut process = Process { pid, pidfd, name: String::new(), requested: number };
         // Read again: only now it is certain that the number is the held process's.
         let status = match Status::read(pid) {
             Ok(status) => status,
@@ -84,17 +84,17 @@ impl Process {
         &self.name
     }
 
-    /// The number that was asked for, where it is that of another thread than the first.
+    /// The requested number, where it is that of another thread than the first.
     pub fn found_by_thread(&self) -> Option<Tid> {
-        Some(self.asked_for).filter(|&tid| tid != self.pid)
+        Some(self.requested).filter(|&tid| tid != self.pid)
     }
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// False as long as one thread lives. Asked after something was read by the process's
-    /// number: false says that the number was the process's all the time.
+    /// False as long as one thread lives. To be called after something was read by the process's number:
+    /// false means that the number was the process's all the time.
     pub fn has_ended(&self) -> bool {
         pidfd::has_ended(self.pidfd.as_fd())
     }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_threads_are_told_by_their_flag_and_odd_names_do_no_harm() {
+    fn kernel_threads_are_recognised_by_their_flag_and_odd_names_do_no_harm() {
         let status = b"Name:\tk) 1 (x\nState:\tS (sleeping)\nTgid:\t2\n";
         let parsed = Status::parse(status, b"2 (k) 1 (x) S 0 0 0 0 -1 2129984 0 0").expect("sound");
         assert!(parsed.kernel_thread);

@@ -1,6 +1,6 @@
-//! Ctrl-Z. The terminal stops the whole foreground group, vmaudit with the command; but many
-//! interactive programs read the key themselves and then stop only their own process. The
-//! shell waits for vmaudit, so vmaudit has to stop, too, or nobody gets the terminal back.
+//! Ctrl-Z. The terminal stops the whole foreground group, vmaudit with the command; but many interactive
+//! programs read the key themselves and then stop only their own process. The shell waits for vmaudit, so
+//! vmaudit has to stop, too, or the shell does not get the terminal back.
 
 use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
@@ -13,13 +13,12 @@ use std::os::fd::BorrowedFd;
 pub fn follow(command: BorrowedFd<'_>, continued: bool) -> Result<(), Errno> {
     let stopped = stopped_by(command)?;
     if continued {
-        // The shell continues the whole group; whoever sends SIGCONT to vmaudit alone means
-        // the command.
+        // The shell continues the whole group; SIGCONT to vmaudit alone is meant for the command.
         if stopped.is_some() {
             return ignore_gone(pidfd::send_signal(command, Signal::SIGCONT));
         }
     } else if matches!(stopped, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) && is_foreground() {
-        // Not for SIGSTOP: no terminal sends it, and who does will continue the command alone.
+        // Not for SIGSTOP: no terminal sends it, and its sender will continue the command alone.
         raise(Signal::SIGSTOP)?;
     }
     Ok(())

@@ -1,9 +1,8 @@
 //! Starting the command and holding it at its end.
 //!
-//! [`Launch::prepare`] forks a process that waits; whoever wants to trace it arranges that by
-//! its pid; [`Prepared::go`] lets it become the command. [`Running::poll`] then tells when one of
-//! the target's processes is held at its exit, address space and all, and when the command has
-//! ended. What a held process looks like is read elsewhere.
+//! [`Launch::prepare`] forks a process that waits; tracing is attached by its pid; [`Prepared::go`] lets it
+//! become the command. [`Running::poll`] then reports when one of the target's processes is held at its exit,
+//! address space and all, and when the command has ended. The state of a held process is read elsewhere.
 //!
 //! ```text
 //!   target ──exit_group──▶ kernel ──notification──▶ keeper ──HeldExit──▶ vmaudit
@@ -19,7 +18,7 @@
 //! vmaudit is gone; the guard takes its place when both are. ptrace is not used; nothing is ever stopped but at its own exit.
 //!
 //! Where calls are watched ([`Prepared::watch_calls`]), vmaudit receives the notifications itself
-//! ([`CallServer`]), and the keeper only stands by.
+//! ([`CallServer`]), and the keeper is only the fallback.
 //!
 //! Processes that ran already ([`Process::find`], [`Attached`]) are only watched, and never held.
 

@@ -28,16 +28,16 @@ pub enum TargetEvent {
     HeldExit(HeldExit),
     /// The command itself ended. Processes that it started may live on.
     ChildExited(ExitStatus),
-    /// Somebody asks vmaudit to stop. From the terminal (Ctrl-C, Ctrl-\, hang-up) the target got
-    /// it, too: go on waiting, and stop at the second. Otherwise it was passed on to the
-    /// command; `forwarded` is false when that was refused or the command is gone.
+    /// A signal to stop arrived. From the terminal (Ctrl-C, Ctrl-\, hang-up) the target got it, too: go on
+    /// waiting, and stop at the second one. Otherwise it was passed on to the command; `forwarded` is false
+    /// when that was refused or the command is gone.
     Interrupt {
         signal: Signal,
         from_terminal: bool,
         forwarded: bool,
     },
-    /// A process asked for seccomp's strict mode. The kernel refuses it (EINVAL) because exits are held,
-    /// or calls watched, by a filter. Only where it would not be refused anyway.
+    /// A process requested seccomp's strict mode. The kernel refuses it (EINVAL) because exits are held, or
+    /// calls watched, by a filter. Only where it would not be refused anyway.
     StrictModeRefused {
         pid: Pid,
         comm: Vec<u8>,
@@ -131,13 +131,13 @@ impl Running {
         self.signals.take_requests()
     }
 
-    /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
-    /// were heard at once. Not a moment for waiting.
+    /// True when `poll` has an event already, for which `as_fd` is not readable any more: several were
+    /// received at once. Do not wait then.
     pub fn has_pending(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Readable when there is something new to hear: for an event loop that waits for more.
+    /// Readable when there is a new event: for an event loop that waits for more.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
@@ -180,8 +180,8 @@ impl Running {
         }
     }
 
-    /// True while the process is held at its end. Asked after a snapshot was taken by process
-    /// number: true says that the number was the process's all the time.
+    /// True while the process is held at its end. To be called after a snapshot was taken by process number:
+    /// true means that the number was the process's all the time.
     pub fn is_held(&self, held: &HeldExit) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.is_held(held))
     }
@@ -199,7 +199,7 @@ impl Running {
     /// with, not traced, and with VMAUDIT_PID in its environment: the command's process.
     ///
     /// # Errors
-    /// When the environment does not say who is behind sudo.
+    /// When the environment does not say which user is behind sudo.
     pub fn shell(&self, script: &OsStr, as_root: bool) -> Result<std::process::Command, SudoError> {
         let mut shell = std::process::Command::new("/bin/sh");
         shell.arg("-c").arg(script).env("VMAUDIT_PID", self.pid.to_string());

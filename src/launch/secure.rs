@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_told_apart() {
+    fn variables_are_distinguished() {
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
         let parsed = parse(b"A=1\0B=\0LD_PRELOAD=/x=y.so\0junk\0\0=C=2\0");
         assert_eq!(parsed, [pair("A", "1"), pair("B", ""), pair("LD_PRELOAD", "/x=y.so"), pair("=C", "2")]);

@@ -9,10 +9,10 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Those that ask vmaudit to stop.
+/// Those that stop vmaudit.
 const REQUESTS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// SIGXFSZ would end vmaudit, had it not been told otherwise: programs that it starts get that back.
+/// SIGXFSZ would end vmaudit by default, and is ignored: programs that it starts get the default back.
 static FILE_LIMIT_ENDS: AtomicBool = AtomicBool::new(false);
 
 /// From here on a write beyond the limit on file sizes (ulimit -f) fails with EFBIG, as one to a full disk
@@ -117,7 +117,7 @@ pub struct Signals {
     fd: SignalFd,
     taken: SigSet,
     before: Before,
-    /// Whoever has the requests now unblocks them.
+    /// Their new owner unblocks them.
     requests_taken: Cell<bool>,
 }
 

@@ -42,7 +42,7 @@ pub struct LaunchConfig {
     pub as_root: bool,
     /// Hold each process at its exit until `Running::release`.
     pub hold_exits: bool,
-    /// The calls to be notified where [`Prepared::watch_calls`] asks for it.
+    /// The calls to be notified if [`Prepared::watch_calls`] is called.
     pub calls: CallSet,
 }
 
@@ -195,7 +195,7 @@ impl Prepared {
     /// the command itself. Where exits are held at all, and not yet as notified calls.
     ///
     /// # Errors
-    /// When the keeper cannot be told.
+    /// When the message to the keeper fails.
     pub fn spare_small(&mut self, below: u64) -> Result<(), LaunchError> {
         let Some(parts) = &mut self.parts else { return Err(LaunchError::ChildDied) };
         let Some(hold) = &parts.hold else { return Ok(()) };
@@ -253,7 +253,7 @@ impl Drop for Prepared {
 }
 
 impl Parts {
-    /// Gives the word and hears the child out.
+    /// Lets the child execute the command, and reads its reports.
     fn start_command(&mut self) -> Result<(), LaunchError> {
         // EPIPE: it died meanwhile. Rust's runtime ignores SIGPIPE.
         write(&self.go, &[self.word]).map_err(|_| LaunchError::ChildDied)?;
@@ -362,8 +362,8 @@ impl Parts {
     }
 }
 
-/// The environment of the command: that of vmaudit, with the user's own HOME and so on in
-/// place of what sudo set, then the changes asked for.
+/// The environment of the command: that of vmaudit, with the user's own HOME and so on in place of what sudo
+/// set, then the requested changes.
 fn environment(
     mut current: Vec<(OsString, OsString)>,
     user: Option<&TargetUser>,
@@ -385,7 +385,7 @@ fn is_setuid(file: &std::path::Path) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.permissions().mode() & 0o6000 != 0)
 }
 
-/// Waits until either can be read (or its other end is closed), and tells which.
+/// Waits until either can be read (or its other end is closed), and returns which.
 fn wait_for(status: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
     let mut fds = [PollFd::new(status, PollFlags::POLLIN), PollFd::new(listener, PollFlags::POLLIN)];
     match poll(&mut fds, PollTimeout::NONE) {

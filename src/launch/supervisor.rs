@@ -21,7 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often children that were asked to end are searched for again, should no signal tell.
+/// How often children that got SIGTERM are searched for again, in case no signal arrives.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long helper processes may take to notice that their last target is gone.
 const HELPERS: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const HELPERS: Duration = Duration::from_secs(1);
 pub enum Waited {
     Exited(i32),
     Killed(Signal),
-    /// The user wants vmaudit to stop; the child still runs.
+    /// vmaudit was interrupted; the child still runs.
     Interrupted(Signal),
 }
 
@@ -109,15 +109,15 @@ impl Supervisor {
         }
     }
 
-    /// Ends every child there is, and what becomes a child because its parent ended: SIGTERM, and
-    /// after `grace` SIGKILL. One that does not end even so (it waits for a device; somebody traces it) is left,
-    /// and what comes next does not wait for it.
+    /// Ends every child there is, and what becomes a child because its parent ended: SIGTERM, and after
+    /// `grace` SIGKILL. One that does not end even so (it waits for a device, or is traced) is left, and the
+    /// next step does not wait for it.
     ///
     /// # Errors
     /// When processes cannot be listed or waited for.
     pub fn end_all(&self, grace: Duration) -> Result<Left, TargetError> {
         let begun = Instant::now();
-        let mut asked = HashSet::new();
+        let mut terminated = HashSet::new();
         let mut names = Vec::new();
         loop {
             while self.reap()?.is_some() {}
@@ -139,10 +139,10 @@ impl Supervisor {
                 // A zombie by now, or root's while vmaudit is not: both show below or at the deadline.
                 if begun.elapsed() >= kill_from {
                     let _ = kill(raw, Signal::SIGKILL);
-                } else if !helper && asked.insert(pid) {
+                } else if !helper && terminated.insert(pid) {
                     names.extend(Some(name).filter(|_| !ended && is_other_program(pid)));
                     let _ = kill(raw, Signal::SIGTERM);
-                    // one that is stopped cannot hear it
+                    // one that is stopped cannot handle it
                     let _ = kill(raw, Signal::SIGCONT);
                 }
             }
@@ -216,8 +216,7 @@ fn errno_of(error: io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// A running program that is not vmaudit: its own helpers end with their parent, and nobody needs to
-/// hear of them.
+/// A running program that is not vmaudit: its own helpers end with their parent, and are not reported.
 fn is_other_program(pid: Pid) -> bool {
     let exe = |whose: &str| std::fs::read_link(format!("/proc/{whose}/exe"));
     match (exe("self"), exe(&pid.to_string())) {

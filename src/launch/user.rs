@@ -1,4 +1,4 @@
-//! Whom the command runs as: under sudo, the user who invoked it.
+//! The user that the command runs as: under sudo, the user who invoked it.
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
@@ -18,17 +18,17 @@ pub struct TargetUser {
 /// sudo's own variables: the command is to run as if its user had started it directly.
 pub const SUDO_VARIABLES: [&str; 4] = ["SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND"];
 
-/// The environment says that sudo is behind this process, and not who.
+/// The environment says that sudo is behind this process, and not for which user.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SudoError {
     #[error(
-        "the environment has {name}={value:?}, which is no user or group number, so it cannot be told whom the \
-         command runs as and whom files belong to; {SUDO_REMEDY}"
+        "the environment has {name}={value:?}, which is no user or group number, so it is not known which user \
+         runs the command and owns its files; {SUDO_REMEDY}"
     )]
     NoNumber { name: &'static str, value: String },
     #[error(
-        "the environment has {there} and not {missing}, so it cannot be told whom the command runs as and whom \
-         files belong to; {SUDO_REMEDY}"
+        "the environment has {there} and not {missing}, so it is not known which user runs the command and \
+         owns its files; {SUDO_REMEDY}"
     )]
     Half { there: &'static str, missing: &'static str },
 }
@@ -47,7 +47,7 @@ fn sudo_ids(uid: Option<OsString>, gid: Option<OsString>) -> Result<Option<(Uid,
     Ok((uid != 0).then(|| (Uid::from_raw(uid), Gid::from_raw(gid))))
 }
 
-/// Digits only; all ones stands for "leave it as it is" in setresuid(2) and chown(2).
+/// Digits only; all ones means "leave it as it is" in setresuid(2) and chown(2).
 fn number(name: &'static str, value: &OsStr) -> Result<u32, SudoError> {
     let digits = value.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let parsed = digits.and_then(|digits| digits.parse().ok()).filter(|&number| number != u32::MAX);
@@ -58,13 +58,13 @@ impl TargetUser {
     /// The user behind sudo, if this process is root through sudo.
     ///
     /// # Errors
-    /// When the environment does not say who.
+    /// When the environment does not say which user.
     pub fn behind_sudo() -> Result<Option<TargetUser>, SudoError> {
         Ok(ids_behind_sudo()?.map(|(uid, gid)| TargetUser::new(uid, gid)))
     }
 
     fn new(uid: Uid, gid: Gid) -> TargetUser {
-        // A user whom the password database does not know still has a number.
+        // A user who is not in the password database still has a number.
         let Some(user) = User::from_uid(uid).ok().flatten() else {
             return TargetUser {
                 name: uid.to_string(),
@@ -105,7 +105,7 @@ fn ids_behind_sudo() -> Result<Option<(Uid, Gid)>, SudoError> {
 /// Numbers of the user and group behind sudo, if this process is root through sudo.
 ///
 /// # Errors
-/// When the environment does not say who.
+/// When the environment does not say which user.
 pub fn behind_sudo() -> Result<Option<(u32, u32)>, SudoError> {
     Ok(ids_behind_sudo()?.map(|(uid, gid)| (uid.as_raw(), gid.as_raw())))
 }

@@ -1,4 +1,4 @@
-//! Who owns each byte of an address space, kept up to date event by event. Pure.
+//! The owner of each byte of an address space, kept up to date event by event. Pure.
 //!
 //! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
 //! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a snapshot of `/proc/PID/maps`.

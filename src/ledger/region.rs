@@ -81,13 +81,13 @@ pub struct OriginRecord {
     /// mprotect calls that touched it, and madvise calls that did.
     pub mprotect_calls: u32,
     pub madvise_calls: u32,
-    /// Names given by PR_SET_VMA_ANON_NAME, also where the kernel refused them (EINVAL on kernels
-    /// without CONFIG_ANON_VMA_NAME: the call still tells).
+    /// Names given by PR_SET_VMA_ANON_NAME, also where the kernel refused them (EINVAL on kernels without
+    /// CONFIG_ANON_VMA_NAME: the call still shows the name).
     pub anon_names: VmaNames,
 }
 
-/// A piece of the final address space with one origin: a VMA, or a part of one (the kernel
-/// merges neighbours). Within `prot`, `sharing`, `range` the kernel's word stands.
+/// A piece of the final address space with one origin: a VMA, or a part of one (the kernel merges
+/// neighbours). Within `prot`, `sharing`, `range` the kernel's view decides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
     pub range: AddrRange,

@@ -1,4 +1,5 @@
-//! What an allocator does with the memory that it has from the kernel, as the headers in that memory tell it.
+//! What an allocator does with the memory that it has from the kernel, according to the headers in that
+//! memory.
 
 pub mod extents;
 pub mod segments;
@@ -11,11 +12,11 @@ use super::{AddrRange, Mapping};
 /// read. The process may run meanwhile.
 pub type ReadMemory<'a> = dyn FnMut(Addr, &mut [u8]) -> bool + 'a;
 
-/// A block that the program holds: what it asked for, and a number for whoever did.
+/// A block that the program holds: the requested size, and the number of the stack that requested it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownBlock {
     pub at: Addr,
-    pub asked: u64,
+    pub requested: u64,
     pub holder: u32,
 }
 
@@ -30,11 +31,11 @@ pub struct Surroundings<'a> {
     pub variables: &'a [String],
     /// Blocks with mappings of their own.
     pub mapped_blocks: &'a [AddrRange],
-    /// Some or all of the blocks that the program holds; empty where nobody counts them.
+    /// Some or all of the blocks that the program holds; empty where they are not counted.
     pub blocks: &'a [KnownBlock],
 }
 
-/// How the arenas of an allocator are read: pure, whoever calls it reads the memory.
+/// How the arenas of an allocator are read: pure, the caller reads the memory.
 pub type ReadArenas = fn(&Surroundings<'_>, &mut ReadMemory<'_>) -> ArenasRead;
 
 /// All arenas of one allocator in a process.
@@ -47,7 +48,7 @@ pub struct ArenasRead {
     pub segments: Vec<segments::SegmentHeaps>,
     /// Blocks with mappings of their own.
     pub mapped: MappedBlocks,
-    /// Who holds pages of which at most a quarter is in use, most bytes first.
+    /// The stacks that hold pages of which at most a quarter is in use, most bytes first.
     pub holders: Vec<Holder>,
     /// `resident`, `trim` and the like of each arena mean something: pages were examined one by one.
     pub knows_pages: bool,
@@ -59,15 +60,20 @@ pub struct ArenasRead {
 pub struct Unread {
     /// With its version, as far as its file's name has it.
     pub allocator: String,
-    /// Why, and what tells of it: a sentence.
+    /// The reason and the evidence for it: a sentence.
     pub why: &'static str,
 }
 
 impl ArenasRead {
     /// Where a library is mapped whose name begins with `prefix`, before the suffix `.so`.
-    pub fn unread(around: &Surroundings<'_>, prefix: &str, allocator: &str, why: &'static str) -> ArenasRead {
+    pub fn unread(
+        process: &Surroundings<'_>,
+        prefix: &str,
+        allocator: &str,
+        why: &'static str,
+    ) -> ArenasRead {
         let names =
-            around.mappings.iter().filter_map(|mapping| mapping.name.rsplit(|&byte| byte == b'/').next());
+            process.mappings.iter().filter_map(|mapping| mapping.name.rsplit(|&byte| byte == b'/').next());
         let mut names = names.filter_map(|name| std::str::from_utf8(name).ok());
         let unread = names.find_map(|name| {
             let (_, version) = name.strip_prefix(prefix)?.split_once(".so")?;
@@ -160,8 +166,8 @@ pub struct Trim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
     pub blocks: u64,
-    /// What was asked for.
-    pub asked: u64,
+    /// The requested size.
+    pub requested: u64,
     /// What could be used of these blocks beyond that.
     pub rounding: u64,
 }
@@ -174,7 +180,7 @@ pub struct MappedBlocks {
     pub known: Known,
 }
 
-/// What one holder keeps in memory beside its own blocks.
+/// What one holder keeps in memory in addition to its own blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holder {
     /// As in [`KnownBlock::holder`].
@@ -197,6 +203,6 @@ pub enum Doubt {
     /// The page of a header is in swap: reading it would bring it back.
     Swapped(Addr),
     Unreadable(Addr),
-    /// So many bytes lie somewhere else: brk was refused, or belongs to somebody else.
+    /// So many bytes are elsewhere: brk was refused, or is used by other code.
     Elsewhere(u64),
 }

@@ -1,4 +1,4 @@
-//! Which tasks are in a container, as the kernel tells it.
+//! Which tasks are in a container, according to the kernel.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub struct CgroupKey {
     pub id: u64,
 }
 
-/// The memory controller's figures, bytes. None where the kernel does not tell.
+/// The memory controller's figures, bytes. None where the kernel does not report them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CgroupMemory {

@@ -1,4 +1,5 @@
-//! What an allocator writes into its own memory and its rule wants read: where it may lie, and what it says.
+//! Headers that an allocator writes into its own memory and its rule uses: where they may be, and what they
+//! mean.
 
 use super::observation::{HeapInfo, Residency};
 use super::{Addr, AddrRange, Mapping, PAGE};
@@ -11,7 +12,7 @@ pub const POOL_HEADER: usize = 48;
 /// Whether an address is mapped.
 type IsMapped<'a> = &'a dyn Fn(Addr) -> bool;
 
-/// Whoever reads memory knows no allocator; these functions do no I/O.
+/// The code that reads memory knows no allocator; these functions do no I/O.
 #[derive(Clone, Copy, Debug)]
 pub enum Headers {
     Malloc(MallocHeaders),
@@ -85,7 +86,7 @@ pub struct PageHeaders {
     pub page_len: fn(Addr, &[u8; PAGE_DESCRIPTION]) -> Option<u64>,
 }
 
-/// Bytes of a chained block's header that are looked at.
+/// Bytes of a chained block's header that are read.
 pub const CHAIN_HEADER: usize = 16;
 
 /// Of a runtime that makes a whole arena of blocks of one length at once, each at a multiple of that and with a header

@@ -33,7 +33,7 @@ pub struct HeapEvent {
     /// Index into the list of probed functions.
     pub function: u32,
     pub op: HeapOp,
-    /// Of the caller of the allocator's function. Frees carry none unless asked for.
+    /// Of the caller of the allocator's function. Frees have none unless requested.
     pub stack: Result<StackId, NoStack>,
 }
 
@@ -53,7 +53,7 @@ pub enum Covers {
     Tree = 2,
 }
 
-/// What happened. Sizes are what the program asked for, in bytes.
+/// What happened. Sizes are those requested by the program, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HeapOp {
     /// Reported when the function has returned; never for a null pointer.

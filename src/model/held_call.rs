@@ -35,9 +35,9 @@ pub enum Arrival {
 /// What a call to exit or exit_group came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// A thread of a process that lives on; it was let go.
+    /// A thread of a process that goes on; it was continued.
     Thread,
-    /// The process is held at its end until somebody else answers.
+    /// The process is held at its end until another process answers.
     Process(Pid),
 }
 
@@ -55,7 +55,7 @@ pub trait HeldCalls: Send {
     /// The task waits in the call: what was read by its number was its own.
     fn is_held(&self, id: u64) -> bool;
 
-    /// The task of a call that was let go has woken up: it is in the call, or past it, or gone.
+    /// The task of a call that was continued has woken up: it is in the call, or past it, or gone.
     fn has_begun(&self, id: u64) -> bool;
 
     /// Deals with exit and exit_group.

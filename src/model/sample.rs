@@ -1,6 +1,6 @@
 //! What unwinding starts from, and the simplest of the rules that it goes by.
 
-/// Bytes of each stack that are copied, where nothing else is asked for.
+/// Bytes of each stack that are copied, by default.
 pub const STACK_BYTES: u64 = 65_536;
 /// Bytes between kernel and vmaudit that stacks may fill, and that there are for calls without them then.
 pub const RING_BYTES: u32 = 28 << 20;
@@ -59,6 +59,6 @@ pub enum UnwindRow {
         /// Where the caller's rbp is, in words from the CFA; None: still in the register.
         bp: Option<i16>,
     },
-    /// Nobody called this.
+    /// This has no caller.
     Root,
 }

@@ -50,8 +50,8 @@ impl ModuleInfo {
     }
 }
 
-/// What a frame's address is: the next instruction to run, or where a call returns to (look
-/// one byte before it for the calling instruction).
+/// What a frame's address is: the next instruction to run, or where a call returns to (the calling
+/// instruction is found one byte before it).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum FrameKind {
     InstructionPointer,
@@ -95,8 +95,8 @@ pub struct Stack {
 pub struct StackTable {
     modules: Vec<ModuleInfo>,
     module_ids: HashMap<ModuleInfo, ModuleId>,
-    /// Each distinct frame once: deep stacks differ in few of theirs, and a frame is six times
-    /// as large as its number.
+    /// Each distinct frame once: deep stacks share most of theirs, and a frame is six times as large as its
+    /// number.
     frames: Vec<Frame>,
     frame_ids: IntMap<Frame, u32>,
     stacks: PackedStacks,

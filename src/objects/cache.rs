@@ -10,8 +10,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// Descriptors kept open at most; further files are closed once their unwind tables are read.
-/// The usual soft limit is 1024 (RLIMIT_NOFILE), and rings, maps and reports want some.
+/// Descriptors kept open at most; further files are closed once their unwind tables are read. The usual soft
+/// limit is 1024 (RLIMIT_NOFILE), and rings, maps and reports need some.
 const MAX_HELD: usize = 700;
 
 /// How often an unreadable file is tried again, through another process that has it mapped.

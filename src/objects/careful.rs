@@ -1,4 +1,4 @@
-//! Opening files that somebody else chose the names of.
+//! Opens files whose names were chosen by other users.
 //!
 //! A container may put anything where a library was: a device whose opening has effects, a FIFO that
 //! blocks, a link that leads out of its root, a file system of its own that never answers. So a file is
@@ -98,7 +98,7 @@ pub(super) fn open(pointed: &File) -> Result<File, ObjectError> {
     Ok(OpenOptions::new().read(true).custom_flags(flags).open(link)?)
 }
 
-/// What kind of file system it is on; 0 where that cannot be told.
+/// What kind of file system it is on; 0 where that is not known.
 fn file_system(file: &File) -> Option<FsType> {
     nix::sys::statfs::fstatfs(file).ok().map(|found| found.filesystem_type())
 }

@@ -17,9 +17,9 @@ const MAX_CHECKED: u64 = 1 << 30;
 
 /// The separate debug file of `object`, which was mapped from `path`; proven to belong to it.
 ///
-/// A build id can be copied, and `path` is as the target calls it: only root and the owner of the file
-/// itself are believed, or anybody could say where in a library its functions begin, which is where
-/// probes are placed for everybody who uses it.
+/// A build id can be copied, and `path` is as the target calls it: only root and the owner of the file itself
+/// are believed, or any user could choose where in a library functions seem to begin, and so where probes are
+/// placed for all of its users.
 pub fn find(object: &Object, path: &[u8], dirs: &[PathBuf]) -> Option<Object> {
     by_build_id(object, dirs).or_else(|| by_link(object, path, dirs))
 }
@@ -43,8 +43,8 @@ fn by_link(object: &Object, path: &[u8], dirs: &[PathBuf]) -> Option<Object> {
     let (name, crc) = parse_link(&object.section_bytes(section).ok()?)?;
     let name = Path::new(OsStr::from_bytes(&name)).to_path_buf();
     let dir = Path::new(OsStr::from_bytes(path)).parent()?;
-    let beside = [dir.join(&name), dir.join(".debug").join(&name)];
-    let mut candidates = beside.to_vec();
+    let next_to_file = [dir.join(&name), dir.join(".debug").join(&name)];
+    let mut candidates = next_to_file.to_vec();
     if let Ok(relative) = dir.strip_prefix("/") {
         candidates.extend(dirs.iter().map(|d| d.join(relative).join(&name)));
     }

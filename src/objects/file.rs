@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A file as it was at one time: what was written to since, or stands in its place, has another.
+/// A file as it was at one time: one that was written since, or replaced it, has another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stamp {
     device: u64,
@@ -38,7 +38,7 @@ pub struct ElfFile {
     layout: ElfLayout,
     /// Uid; None for images in memory.
     owner: Option<u32>,
-    /// Belongs to others than this mount namespace's: who can write to it while it is read.
+    /// Belongs to users of another mount namespace, who can write to it while it is read.
     pub(super) elsewhere: bool,
 }
 

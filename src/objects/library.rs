@@ -26,7 +26,7 @@ const DIRECTORIES: [&str; 6] =
 #[derive(Debug, PartialEq, Eq)]
 pub enum FoundLibrary {
     At(PathBuf),
-    /// Names that hold the one asked for, for an error message.
+    /// Names that contain the requested one, for an error message.
     Unknown {
         similar: Vec<String>,
     },
@@ -68,7 +68,7 @@ fn is_usable(path: &Path) -> bool {
     let Ok(file) = open_regular(path) else { return false };
     match ElfLayout::parse(&file) {
         Ok(_) => true,
-        // It is the one that was asked for; its damage is for whoever opens it to tell.
+        // It is the requested one; its damage is reported when it is opened.
         Err(ObjectError::Io(_)) => true,
         Err(_) => false,
     }
@@ -82,7 +82,7 @@ fn stem(name: &[u8]) -> &[u8] {
 
 /// Names and paths of this machine's libraries, in the order of the cache.
 fn parse_cache(bytes: &[u8]) -> Vec<(&[u8], &[u8])> {
-    // Before glibc 2.32 an old cache stood in front; the offsets count from the new one.
+    // Before glibc 2.32 an old cache came first; the offsets count from the new one.
     let start = bytes.windows(MAGIC.len()).position(|window| window == MAGIC);
     let Some(bytes) = start.and_then(|at| bytes.get(at..)) else { return Vec::new() };
     let word = |at: usize| -> Option<usize> {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Constants of one file that are searched at most, bytes. Node's executable has 40 MB of them.
 const MAX_SEARCHED: u64 = 128 << 20;
 const CHUNK: u64 = 1 << 20;
-/// Longer than any string that is searched for, with what stands before and behind it.
+/// Longer than any string that is searched for, with what precedes and follows it.
 const OVERLAP: u64 = 64;
 
 /// What one file holds.
@@ -28,7 +28,7 @@ pub struct FileFacts {
     pub segments: Vec<Segment>,
 }
 
-/// What can be told of a C library with versions.
+/// What is known of a C library with versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LibcFacts {
     pub version: (u32, u32),
@@ -67,7 +67,7 @@ pub fn marks_of(object: &Object, signs: &[Sign]) -> FileFacts {
     FileFacts { marks: marks.into_iter().map(str::to_owned).collect(), setting, libc: None, segments }
 }
 
-/// What the dynamic symbols tell.
+/// What the dynamic symbols show.
 #[derive(Default)]
 struct Exports {
     malloc: Option<u64>,
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
     fn new(signs: &'a [Sign]) -> Search<'a> {
         let strings = signs.iter().flat_map(|sign| sign.strings).map(|text| regex::escape(text));
         let settings = signs.iter().filter_map(|sign| sign.setting);
-        // with the zero byte that ends it: what stands before it is a part of its name
+        // with the zero byte that ends it: what precedes it is a part of its name
         let settings = settings.map(|end| regex::escape(end) + "\0");
         let needles = Regex::new(&strings.chain(settings).collect::<Vec<_>>().join("|")).ok();
         Search { signs, needles, marks: BTreeSet::new(), setting: None }

@@ -42,5 +42,5 @@ pub use sites::{ProbedEntry, probe_sites};
 pub use starts::FunctionStarts;
 pub use symbols::{FunctionSymbol, FunctionSymbols};
 
-/// The path that stands for the vdso in `FileRef` and `ModuleInfo`.
+/// The path of the vdso in `FileRef` and `ModuleInfo`.
 pub const VDSO_PATH: &[u8] = b"[vdso]";

@@ -1,4 +1,4 @@
-//! A file, and what is learnt of it at the first question: unwind tables, symbols, starts of functions.
+//! A file, and what is read of it on first use: unwind tables, symbols, starts of functions.
 
 use super::bytes::ObjectError;
 use super::cfi::Cfi;

@@ -18,7 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Which file is wanted, and where it may be found.
+/// Which file to open, and where it may be found.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenRequest<'a> {
     pub file: &'a FileRef,
@@ -36,12 +36,12 @@ pub trait Opener: Send {
     /// `NotFound` with what was tried, or why the file found is of no use.
     fn open(&self, request: &OpenRequest<'_>) -> Result<Object, ObjectError>;
 
-    /// One more root to look in: of a container whose processes come and go.
+    /// One more root to search: of a container with short-lived processes.
     fn add_root(&mut self, _: Root) {}
 }
 
-/// Looks in `map_files`, `/proc/PID/root`, roots that were given, `/proc/PID/exe`, `/proc/PID/maps` and
-/// on the path itself, and takes nothing whose device and inode differ.
+/// Searches `map_files`, `/proc/PID/root`, roots that were given, `/proc/PID/exe`, `/proc/PID/maps` and on
+/// the path itself, and takes nothing whose device and inode differ.
 #[derive(Debug, Default)]
 pub struct SystemOpener {
     roots: Vec<Root>,
@@ -58,7 +58,7 @@ enum Proof {
     Mapping,
 }
 
-/// A place to look.
+/// A place to search.
 enum Candidate {
     /// A path of our own mount namespace, or a link of /proc.
     At(PathBuf, Proof),
@@ -72,7 +72,7 @@ enum Candidate {
 
 impl Candidate {
     /// Points at what is there; with its name, and what that proves. None: there is no such place.
-    fn point_at(&self, wanted: &FileRef) -> Option<(io::Result<OwnedFd>, String, Proof)> {
+    fn point_at(&self, requested: &FileRef) -> Option<(io::Result<OwnedFd>, String, Proof)> {
         let inside = |path: &Path| format!("{} inside", path.display());
         Some(match self {
             Candidate::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
@@ -81,14 +81,14 @@ impl Candidate {
                 (Root::of(*pid).ok()?.point_at(path), inside(path), Proof::Path)
             }
             Candidate::AsMaps(pid) => {
-                let path = path_from_maps(*pid, wanted)?;
+                let path = path_from_maps(*pid, requested)?;
                 (Root::of(*pid).ok()?.point_at(&path), inside(&path), Proof::Path)
             }
         })
     }
 }
 
-/// What is wanted, for a thread of its own.
+/// The file to open, for a thread of its own.
 struct FileIdentity {
     file: FileRef,
     build_id: Option<String>,
@@ -100,17 +100,17 @@ impl Opener for SystemOpener {
             return vdso(request);
         }
         let places = self.places(request);
-        let wanted =
+        let requested =
             FileIdentity { file: request.file.clone(), build_id: request.build_id.map(str::to_owned) };
         let Some(namespace) = request.pid.and_then(other_namespace) else {
-            return first_of(places, &wanted);
+            return first_of(places, &requested);
         };
-        // Whatever is mounted there may be served by those who are examined.
+        // A file system that is mounted there may be served by the examined processes.
         let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
         if given_up.contains(&namespace) {
             return Err(ObjectError::NoAnswer);
         }
-        let result = with_patience(move || first_of(places, &wanted));
+        let result = with_patience(move || first_of(places, &requested));
         if matches!(result, Err(ObjectError::NoAnswer)) {
             given_up.insert(namespace);
         }
@@ -127,7 +127,8 @@ pub fn is_elsewhere(pid: Pid) -> bool {
     other_namespace(pid).is_some()
 }
 
-/// The stamp of the file that is mapped there, without opening it; not to be asked for what [`is_elsewhere`].
+/// The stamp of the file that is mapped there, without opening it; not to be called for what
+/// [`is_elsewhere`].
 pub fn stamp_of_mapped(pid: Pid, range: AddrRange) -> Option<Stamp> {
     let found = std::fs::metadata(map_file(pid, range)).ok()?;
     found.is_file().then(|| Stamp::of(&found))
@@ -168,12 +169,12 @@ impl SystemOpener {
     }
 }
 
-fn first_of(places: Vec<Candidate>, wanted: &FileIdentity) -> Result<Object, ObjectError> {
+fn first_of(places: Vec<Candidate>, requested: &FileIdentity) -> Result<Object, ObjectError> {
     let mut tried = Vec::new();
     for place in places {
-        let Some((pointed, name, proof)) = place.point_at(&wanted.file) else { continue };
+        let Some((pointed, name, proof)) = place.point_at(&requested.file) else { continue };
         let opened =
-            pointed.map_err(ObjectError::from).and_then(|fd| open_checked(&File::from(fd), proof, wanted));
+            pointed.map_err(ObjectError::from).and_then(|fd| open_checked(&File::from(fd), proof, requested));
         match opened {
             Ok(object) => return Ok(object),
             // the file itself: there is no other one to be found
@@ -184,16 +185,16 @@ fn first_of(places: Vec<Candidate>, wanted: &FileIdentity) -> Result<Object, Obj
     Err(ObjectError::NotFound(tried.join("; ")))
 }
 
-fn open_checked(pointed: &File, proof: Proof, wanted: &FileIdentity) -> Result<Object, ObjectError> {
+fn open_checked(pointed: &File, proof: Proof, requested: &FileIdentity) -> Result<Object, ObjectError> {
     let found = pointed.metadata()?;
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
-    let file = &wanted.file;
+    let file = &requested.file;
     let same_inode = found.ino() == file.inode;
     let same_device =
         (major, minor) == (file.major, file.minor) || major == 0 && careful::hides_device(pointed);
     let same_file = same_inode && (same_device || proof == Proof::Mapping);
     let other = || Err(ObjectError::NotFound(format!("is {major}:{minor} inode {}", found.ino())));
-    if wanted.build_id.is_none() && !same_file {
+    if requested.build_id.is_none() && !same_file {
         return other();
     }
     let opened = careful::open(pointed)?;
@@ -202,7 +203,7 @@ fn open_checked(pointed: &File, proof: Proof, wanted: &FileIdentity) -> Result<O
         None => Object::from_file(opened)?,
     };
     // With a build id, only that can prove it: a recording that is read again later.
-    if wanted.build_id.is_none() || object.build_id() == wanted.build_id.as_deref() {
+    if requested.build_id.is_none() || object.build_id() == requested.build_id.as_deref() {
         Ok(object)
     } else {
         other()

@@ -1,10 +1,10 @@
-//! Looking for code by what it reads.
+//! Finds code by what it reads.
 
 use super::Object;
 use super::starts::in_pieces;
 use memchr::memmem;
 
-/// Places that are told of at most.
+/// Places that are returned at most.
 const MOST: usize = 64;
 
 /// The virtual addresses in executable segments at which a file reads `code`, in their order.

@@ -1,11 +1,12 @@
 //! Where in a function a probe costs least.
 //!
-//! A uprobe replaces an instruction by a breakpoint. Some instructions the kernel executes itself (nop, push, jumps,
-//! calls: `branch_setup_xol_ops` and `push_setup_xol_ops` of arch/x86/kernel/uprobes.c; since Linux 6.18 the longer nops, of
-//! which one of five bytes becomes a call, without a trap), in less than a microsecond; of
-//! all others it runs a copy in the process with a second trap behind it, which takes ten times as long. A few
-//! instructions after a function's entry everything that a probe reads is still as at the entry: the argument registers, the stack
-//! pointer and the return address. Or an argument has another one's register by then.
+//! A uprobe replaces an instruction by a breakpoint. Some instructions the kernel executes itself (nop, push,
+//! jumps, calls: `branch_setup_xol_ops` and `push_setup_xol_ops` of arch/x86/kernel/uprobes.c; since Linux
+//! 6.18 the longer nops, of which one of five bytes becomes a call, without a trap), in less than a
+//! microsecond; of all others it runs a copy in the process with a second trap behind it, which takes ten
+//! times as long. Some instructions after a function's entry everything that a probe reads is still as at the
+//! entry: the argument registers, the stack pointer and the return address. Or an argument has another one's
+//! register by then.
 
 use super::object::Object;
 use crate::model::{ProbeCost, ProbeSite};
@@ -100,12 +101,12 @@ mod arch {
                 .for_each(|places| *places |= Places::bit(to));
         }
 
-        /// For arguments 1 to 6, the one whose register it is in: its own if it is there. None where one that is wanted
-        /// is nowhere.
-        fn of(&self, wanted: u8) -> Option<[u8; 6]> {
+        /// For arguments 1 to 6, the one whose register it is in: its own if it is there. None where a
+        /// requested one is in no register.
+        fn of(&self, requested: u8) -> Option<[u8; 6]> {
             let mut found = [1, 2, 3, 4, 5, 6];
             for (n, (&places, found)) in self.0.iter().zip(&mut found).enumerate() {
-                if places & 1 << n == 0 && wanted & 1 << n != 0 {
+                if places & 1 << n == 0 && requested & 1 << n != 0 {
                     *found = u8::try_from(places.trailing_zeros()).ok().filter(|&place| place < 6)? + 1;
                 }
             }
@@ -128,7 +129,7 @@ mod arch {
         version() >= (6, 18)
     }
 
-    pub fn site(object: &Object, (entry, svma): (u64, u64), wanted: u8) -> ProbeSite {
+    pub fn site(object: &Object, (entry, svma): (u64, u64), requested: u8) -> ProbeSite {
         let at_entry = ProbeSite::at_entry(ProbeCost::SingleStepped);
         let Some(end) =
             object.cfi().bounds(svma).filter(|bounds| bounds.start == svma).map(|bounds| bounds.end)
@@ -140,7 +141,7 @@ mod arch {
             return of_first(object, entry);
         }
         let Ok(code) = object.read(entry, len) else { return UNKNOWN };
-        let Some((after_entry, arguments)) = first_emulated(&code, svma, (wanted, emulates_nops())) else {
+        let Some((after_entry, arguments)) = first_emulated(&code, svma, (requested, emulates_nops())) else {
             return at_entry;
         };
         let passed = passed(svma, after_entry);
@@ -164,7 +165,7 @@ mod arch {
     pub(super) fn first_emulated(
         code: &[u8],
         at: u64,
-        (wanted, any_nop): (u8, bool),
+        (requested, any_nop): (u8, bool),
     ) -> Option<(u64, [u8; 6])> {
         let mut places = Places::at_entry();
         let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
@@ -178,7 +179,7 @@ mod arch {
             }
             let is_nop = any_nop && instruction.mnemonic() == Mnemonic::Nop;
             if is_nop || is_emulated(&code[begin..decoder.position()]) {
-                return Some((begin as u64, places.of(wanted)?));
+                return Some((begin as u64, places.of(requested)?));
             }
             let writes = |access| {
                 !matches!(
@@ -281,10 +282,10 @@ mod tests {
             (b"\xc3", 0, None),             // ret
             (b"\x0f\x05\x55", 8, None),     // syscall: changes %rcx
         ];
-        for (code, wanted, expected) in cases {
-            let mut found = first_emulated(code, 0x1000, (wanted, false));
-            // Of what is not wanted nothing is known.
-            for n in (0..6).filter(|n| wanted & 1 << n == 0) {
+        for (code, requested, expected) in cases {
+            let mut found = first_emulated(code, 0x1000, (requested, false));
+            // Nothing is known of what is not requested.
+            for n in (0..6).filter(|n| requested & 1 << n == 0) {
                 if let (Some((_, found)), Some((_, expected))) = (&mut found, expected) {
                     found[n] = expected[n];
                 }

@@ -89,8 +89,9 @@ fn gaps(covers: &[Range<u64>], segment: &Range<u64>) -> Vec<Range<u64>> {
     found
 }
 
-/// A set of addresses within a segment: a bit for each of its bytes. Few pages of a large program are without unwind
-/// information, and only theirs are kept: of a browser's millions of calls, nearly none leads there.
+/// A set of addresses within a segment: a bit for each of its bytes. Only some pages of a large program are
+/// without unwind information, and only theirs are kept: of a browser's millions of calls, nearly none leads
+/// there.
 struct Targets {
     segment: Range<u64>,
     words: Vec<u64>,
@@ -126,8 +127,8 @@ impl Targets {
     fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         let words =
             self.words.chunks((PAGE / 64) as usize).zip((self.segment.start..).step_by(PAGE as usize));
-        let asked = words.zip(&self.pages).filter(|&(_, &asked)| asked);
-        let words = asked.flat_map(|((words, at), _)| words.iter().zip((at..).step_by(64)));
+        let requested = words.zip(&self.pages).filter(|&(_, &requested)| requested);
+        let words = requested.flat_map(|((words, at), _)| words.iter().zip((at..).step_by(64)));
         words.flat_map(|(&word, at)| {
             let next = |left: &u64| (left & (left - 1) != 0).then_some(left & (left - 1));
             std::iter::successors((word != 0).then_some(word), next)
@@ -136,10 +137,10 @@ impl Targets {
     }
 }
 
-/// What unwind tables cover, for addresses that are asked for in ascending order: a browser's 200 MB have
+/// What unwind tables cover, for addresses that are queried in ascending order: a browser's 200 MB have
 /// millions of calls.
 struct Covered {
-    /// Of each table, sorted, and how many of them begin below what was asked for last.
+    /// Of each table, sorted, and how many of them begin below the last query.
     tables: Vec<(Vec<Range<u64>>, usize)>,
 }
 
@@ -216,8 +217,8 @@ fn jump_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {
     long.chain(short)
 }
 
-/// Where four bytes of the code would lead to as the distance behind an opcode, which is told by it and the byte before
-/// it.
+/// Where four bytes of the code would lead to as the distance behind an opcode, which is recognised by it and
+/// the byte before it.
 pub(super) fn relative_targets(
     code: &[u8],
     at: u64,
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_that_were_asked_for_have_targets() {
+    fn only_requested_pages_have_targets() {
         let mut targets = Targets::within(0x1000..0x4800);
         targets.ask_for(&(0x2ff0..0x3000));
         targets.ask_for(&(0x4000..0x4800));

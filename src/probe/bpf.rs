@@ -46,7 +46,7 @@ fn descriptor(result: i32) -> Result<OwnedFd, Failure> {
     if result < 0 {
         return Err(Errno::from_raw(-result).into());
     }
-    // SAFETY: libbpf returned a new descriptor that nobody else owns.
+    // SAFETY: libbpf returned a new descriptor owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
@@ -75,7 +75,7 @@ fn load(kind: sys::bpf_prog_type, attach: sys::bpf_attach_type) -> Result<OwnedF
 }
 
 fn ring_buffer() -> Result<OwnedFd, Failure> {
-    // SAFETY: the name is valid for the call; null stands for no options.
+    // SAFETY: the name is valid for the call; null means no options.
     descriptor(unsafe {
         sys::bpf_map_create(
             sys::BPF_MAP_TYPE_RINGBUF,
@@ -126,7 +126,7 @@ fn tracefs() -> Result<String, Failure> {
     }
 }
 
-/// A file of NOPs that nobody maps: a uprobe on it changes no process.
+/// A file of NOPs that no process maps: a uprobe on it changes none.
 fn nobodys_code() -> Result<(OwnedFd, CString), Failure> {
     let file = memfd_create(c"vmaudit-doctor", MFdFlags::MFD_CLOEXEC)?;
     nix::unistd::write(&file, &[0x90; 64])?;

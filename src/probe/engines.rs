@@ -1,4 +1,4 @@
-//! Sockets of container engines: names of containers are asked for there.
+//! Sockets of container engines: they resolve names of containers.
 
 use super::{Failure, Subject};
 use crate::model::{Trial, TrialArea};

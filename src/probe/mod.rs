@@ -20,7 +20,7 @@ use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
 use std::io;
 
-/// Every trial of this module, in the order in which people want to read them.
+/// Every trial of this module, in the order in which they are printed.
 pub fn all() -> Vec<Trial> {
     let mut trials = with_lent(Use::Tracing, bpf::trials);
     trials.extend(perf::trials());
@@ -60,7 +60,7 @@ impl From<io::Error> for Failure {
 }
 
 impl Subject {
-    /// `result`: what was met, or why not.
+    /// `result`: what was found, or the reason for the failure.
     fn came_out(self, result: Result<String, Failure>) -> Trial {
         let Subject { area, id, what, without } = self;
         let (outcome, detail) = match result {

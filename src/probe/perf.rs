@@ -45,7 +45,7 @@ pub(super) fn open(mut attr: Attr, pid: i32) -> Result<OwnedFd, Errno> {
     perf::open(&attr, pid, -1)
 }
 
-/// What an unwinder needs of each sample, in user mode alone: then no privilege is asked for.
+/// What an unwinder needs of each sample, in user mode alone: this needs no privilege.
 fn sampled(mut attr: Attr, besides: abi::perf_event_sample_format) -> Attr {
     attr.__bindgen_anon_1.sample_period = 1;
     attr.sample_type = (abi::PERF_SAMPLE_REGS_USER | abi::PERF_SAMPLE_STACK_USER | besides).into();
@@ -57,25 +57,25 @@ fn sampled(mut attr: Attr, besides: abi::perf_event_sample_format) -> Attr {
 }
 
 /// Syscall tracepoints are open to everybody for own tasks (TRACE_EVENT_FL_CAP_ANY, which
-/// perf_trace_event_perm() in kernel/trace/trace_event_perf.c looks at for raw samples). Where
-/// tracefs cannot be read, one is searched for among the numbers.
+/// perf_trace_event_perm() in kernel/trace/trace_event_perf.c checks for raw samples). Where tracefs cannot
+/// be read, ids are tried one after the other.
 fn tracepoint_of_child() -> Result<String, Failure> {
     let child = Quiet::start()?;
     let pid = child.pid();
-    let wanted = |number| sampled(perf::tracepoint(number), abi::PERF_SAMPLE_RAW);
+    let attr_of = |number| sampled(perf::tracepoint(number), abi::PERF_SAMPLE_RAW);
     if let Ok((_, number)) = tracefs::id("syscalls/sys_exit_mmap") {
-        open(wanted(number), pid)?;
+        open(attr_of(number), pid)?;
         return Ok("with registers, stack and arguments".to_owned());
     }
     // A number that no tracepoint has is EINVAL, or the whole call is refused.
-    match open(wanted(u64::from(u32::MAX)), pid) {
+    match open(attr_of(u64::from(u32::MAX)), pid) {
         Err(Errno::EINVAL | Errno::ENOENT) | Ok(_) => {}
         Err(errno) => return Err(errno.into()),
     }
     const NUMBERS: std::ops::Range<u64> = 1..6000;
     let mut refused = Errno::EINVAL;
     for number in NUMBERS {
-        match open(wanted(number), pid) {
+        match open(attr_of(number), pid) {
             Ok(_) => return Ok("with registers, stack and arguments; numbers found by trying".to_owned()),
             Err(Errno::EINVAL | Errno::ENOENT) => {}
             Err(errno) => refused = errno,

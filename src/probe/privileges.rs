@@ -1,4 +1,4 @@
-//! Who vmaudit is here.
+//! vmaudit's privileges here.
 
 use super::perf::paranoid;
 use crate::model::{Capabilities, Privileges};

@@ -31,8 +31,12 @@ pub fn trials() -> Vec<Trial> {
             .came_out(of_others(|pid| read_some(&format!("/proc/{pid}/smaps")))),
         subject("pagemap-other", "its pagemap", "what is resident there is shared out from smaps")
             .came_out(of_others(|pid| read_some(&format!("/proc/{pid}/pagemap")))),
-        subject("memory-other", "its memory (process_vm_readv)", "no heap headers: arenas are told by shape")
-            .came_out(of_others(memory_of)),
+        subject(
+            "memory-other",
+            "its memory (process_vm_readv)",
+            "no heap headers: arenas are recognised by shape",
+        )
+        .came_out(of_others(memory_of)),
     ]
 }
 
@@ -84,7 +88,7 @@ fn memory_of(pid: i32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opening an entry asks for CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the first user namespace
+/// Opening an entry requires CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the first user namespace
 /// (fs/proc/base.c, proc_map_files_get_link).
 fn map_files(pid: i32) -> Result<(), Failure> {
     let folder = format!("/proc/{pid}/map_files");
@@ -97,9 +101,14 @@ fn map_files(pid: i32) -> Result<(), Failure> {
 fn scan(pid: i32) -> Result<(), Failure> {
     let start = first_address(pid)?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let wanted =
-        ScanRequest { start, end: start + PAGE, any_of: PAGE_IS_PRESENT, none_of: 0, told: PAGE_IS_PRESENT };
-    match pagemap_scan(&pagemap, &wanted, &mut [PageRegion::default()]) {
+    let request = ScanRequest {
+        start,
+        end: start + PAGE,
+        any_of: PAGE_IS_PRESENT,
+        none_of: 0,
+        returned: PAGE_IS_PRESENT,
+    };
+    match pagemap_scan(&pagemap, &request, &mut [PageRegion::default()]) {
         Ok(_) => Ok(()),
         Err(Errno::ENOTTY) => Err(Failure::Absent("not in this kernel (6.7 has it)".to_owned())),
         Err(errno) => Err(errno.into()),

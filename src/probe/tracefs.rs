@@ -14,7 +14,7 @@ pub fn id(tracepoint: &str) -> Result<(&'static str, u64), Failure> {
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 return Err(Failure::Absent(format!("{root} is no tracefs")));
             }
-            // Of two, the one that is there but closed tells more.
+            // Of two failures, that of the one that exists but cannot be read says more.
             Err(error) => failure = error.into(),
         }
     }

@@ -71,7 +71,7 @@ fn read_statm(dir: &ProcessDir) -> Result<(u64, u64), ObserveError> {
 }
 
 /// By one read(2): files of /proc that are smaller than the buffer come as a whole (fs/seq_file.c), and
-/// `read_to_end` would ask for their size and their end.
+/// `read_to_end` would query their size and read up to their end.
 fn read_small<T>(
     dir: &ProcessDir,
     file: &str,

@@ -1,13 +1,14 @@
-//! Where an image's bss lies in a process. The program headers decide: from the page behind p_filesz to p_memsz
-//! (fs/binfmt_elf.c, `elf_load`; elf/dl-map-segments.h). What else was mapped right above looks the same in maps,
-//! and the kernel makes one VMA of both.
+//! Where an image's bss lies in a process. The program headers decide: from the page behind p_filesz to
+//! p_memsz (fs/binfmt_elf.c, `elf_load`; elf/dl-map-segments.h). Other memory that was mapped right above is
+//! not distinguished in maps, and the kernel makes one VMA of both.
 
 use crate::model::addr::page_up;
 use crate::model::{Addr, AddrRange, Mapping, MappingFile, PAGE};
 use crate::objects::Segment;
 
-/// The bss of an image, told from one of its executable mappings and its PT_LOAD headers. Of a segment whose file
-/// pages are not where its header puts them (a file that was mapped by somebody who loads nothing) it is not known.
+/// The bss of an image, derived from one of its executable mappings and its PT_LOAD headers. It is not known
+/// for a segment whose file pages are not where its header puts them (a file that was mapped, but not
+/// loaded).
 pub(super) fn bss_of(code: &Mapping, segments: &[Segment], mappings: &[Mapping]) -> Vec<AddrRange> {
     let Some(file) = code.file else { return Vec::new() };
     let places = segments.iter().filter(|s| s.exec).filter_map(|s| bias(code, s));

@@ -5,7 +5,7 @@ use super::smaps::{SmapsEntry, parse_smaps};
 use crate::model::{Mapping, VmaDetail};
 
 /// smaps walks all page tables, about 30 ns a resident page and 2 µs a VMA under the target's mmap lock:
-/// beyond these it takes more time than a snapshot is worth.
+/// beyond these it takes too much time for a snapshot.
 const MAX_VMAS: usize = 4096;
 const MAX_RESIDENT: u64 = 4 << 30;
 
@@ -20,7 +20,7 @@ pub(super) fn read_details(
     let resident = resident.unwrap_or(0);
     if mappings.len() > MAX_VMAS || resident > MAX_RESIDENT {
         gaps.push(format!(
-            "smaps was not read, it would take too long ({} mappings, {} MiB resident): what VmFlags tell is \
+            "smaps was not read, it would take too long ({} mappings, {} MiB resident): what VmFlags say is \
              not known",
             mappings.len(),
             resident >> 20
@@ -37,7 +37,7 @@ pub(super) fn read_details(
     }
 }
 
-/// What smaps tells of those VMAs that it shows as maps did a moment before.
+/// What smaps reports of those VMAs that have not changed since maps was read.
 fn matching(mappings: &[Mapping], entries: Vec<SmapsEntry>) -> Vec<VmaDetail> {
     let mut details: Vec<VmaDetail> = Vec::with_capacity(entries.len());
     for entry in entries {

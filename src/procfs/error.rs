@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Why a process could not be observed. Each variant names the operation, the file and the pid.
 #[derive(thiserror::Error, Debug)]
 pub enum ObserveError {
-    /// The process (or the thread asked through) has exited, or never existed.
+    /// The process (or the thread whose directory is read) has exited, or never existed.
     #[error("process {pid} is gone: cannot {operation} {}", path.display())]
     Gone { pid: Pid, operation: &'static str, path: PathBuf },
     /// It lives, but has no user address space: a zombie, or a kernel thread.

@@ -26,7 +26,7 @@ pub(super) fn read_arenas(of: Target<'_>, headers: &Headers, gaps: &mut Vec<Stri
     let Headers::Malloc(headers) = headers else { return Vec::new() };
     let (candidates, cut) = (headers.arenas)(of.mappings, of.residency);
     if cut {
-        gaps.push(format!("heap headers: only the first {} places were looked at", candidates.len()));
+        gaps.push(format!("heap headers: only the first {} places were examined", candidates.len()));
     }
     let read = match memory::read_pieces::<ARENA_HEADER>(of.dir, of.tid, &candidates) {
         Ok(read) => read,
@@ -39,8 +39,8 @@ pub(super) fn read_arenas(of: Target<'_>, headers: &Headers, gaps: &mut Vec<Stri
     candidates.iter().zip(read).filter_map(|(&at, header)| (headers.decode)(at, &header?, &mapped)).collect()
 }
 
-/// Sorted and disjoint. Pages that nobody has touched are not read: a block's first page has been. None
-/// are found where memory may not be read, or is known by VMA only.
+/// Sorted and disjoint. Untouched pages are not read: a block's first page is touched. None are found where
+/// memory may not be read, or is known by VMA only.
 pub(super) fn read_blocks(of: Target<'_>, headers: &[Headers]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     if !matches!(of.residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap) {
@@ -212,12 +212,13 @@ fn object_pages(of: Target<'_>, headers: &PageHeaders, known: &[Block]) -> Vec<B
     let places = holding.flat_map(|mapping| whole(mapping.range)).filter(|at| is_touched(of.residency, *at));
     let places: Vec<Addr> = places.take(MAX_BLOCKS.saturating_sub(known.len())).collect();
     let Ok(heads) = memory::read_pieces::<8>(of.dir, of.tid, &places) else { return Vec::new() };
-    let told = places.iter().zip(heads).filter_map(|(at, head)| Some((*at, Addr(u64::from_le_bytes(head?)))));
+    let described =
+        places.iter().zip(heads).filter_map(|(at, head)| Some((*at, Addr(u64::from_le_bytes(head?)))));
     let mapped = |at: &Addr| Mapping::holding(of.mappings, *at).is_some_and(|mapping| mapping.prot.read);
-    let told: Vec<(Addr, Addr)> = told.filter(|(_, description)| mapped(description)).collect();
-    let descriptions: Vec<Addr> = told.iter().map(|(_, description)| *description).collect();
+    let described: Vec<(Addr, Addr)> = described.filter(|(_, description)| mapped(description)).collect();
+    let descriptions: Vec<Addr> = described.iter().map(|(_, description)| *description).collect();
     let read = memory::read_pieces::<PAGE_DESCRIPTION>(of.dir, of.tid, &descriptions).unwrap_or_default();
-    let pages = told.iter().zip(read).filter_map(|((at, _), bytes)| {
+    let pages = described.iter().zip(read).filter_map(|((at, _), bytes)| {
         let len = (headers.page_len)(*at, &bytes?).filter(|len| at.is_aligned(*len))?;
         Some(Block { range: AddrRange::from_len(*at, len), kind: BlockKind::ObjectPage })
     });
@@ -335,7 +336,7 @@ mod tests {
         assert_eq!(read(&split).iter().filter(|found| found.range.start == at).count(), 1);
     }
 
-    /// Four blocks a arena: two chains, an arena beside it, and what only looks like one.
+    /// Four blocks a arena: two chains, an arena next to it, and what only resembles one.
     #[test]
     fn blocks_that_lead_to_each_other_are_an_arena() {
         let block = |number: u64| Addr(0x10000 + number * 0x1000);
@@ -365,7 +366,7 @@ mod tests {
         holed.remove(7);
         assert!(chained(&holed, sizes).is_empty());
         let zeros: Vec<_> = (0..count).map(|n| (block(n), Some(Addr(0)))).collect();
-        assert!(chained(&zeros, sizes).is_empty(), "memory that nobody has written");
+        assert!(chained(&zeros, sizes).is_empty(), "memory that was never written");
     }
 
     #[test]

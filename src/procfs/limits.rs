@@ -49,7 +49,7 @@ struct Machine {
     thp: Option<HugePages>,
 }
 
-/// Processes that end one after the other, or are examined together, are told the same.
+/// Processes that end one after the other, or are examined together, share it.
 fn machine() -> Machine {
     static NEWEST: Mutex<Recent<(), Machine>> = Mutex::new(Recent::new());
     NEWEST.lock().unwrap_or_else(PoisonError::into_inner).of((), Machine::read)

@@ -1,9 +1,9 @@
-//! What the dynamic loader allocated before the program began: the descriptions of the files that it mapped at the
-//! start, and what they point at. Debuggers find them the same way (link.h, `struct r_debug` and `struct link_map`;
-//! both are part of the ABI): the auxiliary vector tells the program headers, these the dynamic section, which holds
-//! the head of the list (DT_DEBUG).
+//! What the dynamic loader allocated before the program began: the descriptions of the files that it mapped
+//! at the start, and what they point at. Debuggers find them the same way (link.h, `struct r_debug` and
+//! `struct link_map`; both are part of the ABI): the auxiliary vector locates the program headers, these the
+//! dynamic section, which holds the head of the list (DT_DEBUG).
 //!
-//! Whatever else lies below a library in plain writable memory is somebody else's.
+//! Other plain writable memory below a library does not belong to it.
 
 use super::memory;
 use super::process_dir::ProcessDir;

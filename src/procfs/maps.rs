@@ -44,13 +44,13 @@ pub struct ParsedMaps {
     pub mappings: Vec<Mapping>,
     /// Lines that made no sense; nothing of them is in `mappings`.
     pub damaged: Vec<DamagedLine>,
-    /// Lines that overlapped an earlier one and were cut or dropped. The kernel lets go of its
-    /// lock between chunks of the file; when a VMA just printed is merged with the next one
-    /// meanwhile, the merged one is printed again with its old start.
+    /// Lines that overlapped an earlier one and were cut or dropped. The kernel releases its lock between
+    /// chunks of the file; when a VMA just printed is merged with the next one meanwhile, the merged one is
+    /// printed again with its old start.
     pub torn: usize,
 }
 
-/// Parses a whole file. Damaged lines are skipped and listed; the rest stands.
+/// Parses a whole file. Damaged lines are skipped and listed; the others are valid.
 pub fn parse_maps(bytes: &[u8]) -> ParsedMaps {
     let mut parser = MapsParser::default();
     // A line has at least 50 bytes; with names about 80.
@@ -140,7 +140,7 @@ fn add_in_order(parsed: &mut ParsedMaps, mut mapping: Mapping) {
             return;
         }
         if mapping.file.is_some() {
-            // Any number may stand there.
+            // The file may contain any number here.
             mapping.offset = mapping.offset.wrapping_add(end.0 - mapping.range.start.0);
         }
         mapping.range.start = end;

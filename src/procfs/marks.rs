@@ -28,8 +28,7 @@ struct MarkCache {
 
 static KNOWN: LazyLock<Mutex<MarkCache>> = LazyLock::new(Mutex::default);
 
-/// Looks into every file that is mapped executable. What cannot be opened tells nothing: then names
-/// and shapes have to do.
+/// Reads every file that is mapped executable. Of one that cannot be opened only name and shape are known.
 pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs: &[Sign]) -> CodeMarks {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let environment = dir.read("environ").unwrap_or_default();
@@ -67,13 +66,13 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
     out
 }
 
-/// What a process was started with of the variables that rules ask for; none where that cannot be read.
+/// What a process was started with of the variables that rules use; none where that cannot be read.
 pub fn read_variables(pid: Pid, tid: Tid, signs: &[Sign]) -> Vec<String> {
     let environment = ProcessDir::open(pid, tid).and_then(|dir| dir.read("environ"));
     variables(&environment.unwrap_or_default(), signs)
 }
 
-/// Of an environment, only what rules ask for: the rest may be secret.
+/// Of an environment, only what rules use: the rest may be secret.
 fn variables(environment: &[u8], signs: &[Sign]) -> Vec<String> {
     let known =
         |name: &[u8]| signs.iter().flat_map(|sign| sign.variables).any(|end| name.ends_with(end.as_bytes()));
@@ -88,7 +87,7 @@ fn variables(environment: &[u8], signs: &[Sign]) -> Vec<String> {
 }
 
 impl MarkCache {
-    /// `elsewhere`: whether the process has another mount namespace, once that was asked.
+    /// `elsewhere`: whether the process has another mount namespace, once that was checked.
     fn found(
         &mut self,
         (pid, elsewhere): (Pid, &mut Option<bool>),
@@ -114,8 +113,8 @@ impl MarkCache {
     }
 
     fn read(&mut self, pid: Pid, mapping: &Mapping, signs: &[Sign]) -> Option<Arc<FileFacts>> {
-        let wanted = mapping.file_ref()?;
-        let request = OpenRequest { file: &wanted, range: mapping.range, pid: Some(pid), build_id: None };
+        let file_ref = mapping.file_ref()?;
+        let request = OpenRequest { file: &file_ref, range: mapping.range, pid: Some(pid), build_id: None };
         let object = match self.opener.open(&request) {
             Ok(object) => object,
             Err(ObjectError::NoMagic) => {
@@ -158,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_asked_for_is_taken_from_an_environment() {
+    fn only_variables_of_rules_are_taken_from_an_environment() {
         let sign = Sign { variables: &["MALLOC_CONF", "ARENAS"], ..Sign::new("x", &[]) };
         let text = b"PASSWORD=ARENAS\0_RJEM_MALLOC_CONF=a=b\0ARENAS=1\0=2\0ARENAS\0";
         assert_eq!(variables(text, &[sign]), ["ARENAS=1", "_RJEM_MALLOC_CONF=a=b"]);

@@ -1,4 +1,4 @@
-//! What /proc tells about one process, gathered as plain data: [`observe`].
+//! What /proc reports about one process, gathered as plain data: [`observe`].
 //!
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files` and `page_runs`
 //! turn bytes into values and touch no file; `process_dir`, `memory`, `headers`,

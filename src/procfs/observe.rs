@@ -1,4 +1,4 @@
-//! One snapshot of a living process: [`observe`] opens the files, the parsers beside it read them.
+//! One snapshot of a running process: [`observe`] opens the files, the parsers next to it read them.
 
 use super::address_space::read_address_space;
 use super::details::read_details;

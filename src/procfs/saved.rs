@@ -21,7 +21,7 @@ pub struct SavedMaps {
     pub mappings: Vec<Mapping>,
     /// (VMA, Rss bytes, Swap bytes) of each mapping; None for a maps file, which has no figures.
     pub figures: Option<Vec<(AddrRange, u64, u64)>>,
-    /// What VmFlags and other lines tell of those mappings that have them.
+    /// What VmFlags and other lines say of those mappings that have them.
     pub details: Vec<VmaDetail>,
     /// Mappings that the kernel printed twice, because they were merged while it printed.
     pub torn: usize,
@@ -143,8 +143,8 @@ impl Reader {
         if let Some(last) = self.saved.mappings.last()
             && mapping.range.start < last.range.end
         {
-            // The kernel lets go of its lock between chunks of the file: a VMA just printed that
-            // is merged with the next one is printed again, with its old start.
+            // The kernel releases its lock between chunks of the file: a VMA just printed that is merged with
+            // the next one is printed again, with its old start.
             if mapping.range.start < last.range.start || mapping.range.end <= last.range.end {
                 return Err(SavedFault::OutOfOrder(mapping.range));
             }

@@ -1,8 +1,8 @@
 //! Parses `/proc/PID/smaps`: bytes in, entries out. No I/O.
 //!
-//! Source of the format: fs/proc/task_mmu.c, `show_smap`, `__show_smap`, `show_smap_vma_flags`.
-//! Reading it makes the kernel walk every page table under the mmap lock, some eight times
-//! longer than maps: read it only where Pss or VmFlags are wanted.
+//! Source of the format: fs/proc/task_mmu.c, `show_smap`, `__show_smap`, `show_smap_vma_flags`. Reading it
+//! makes the kernel walk every page table under the mmap lock, some eight times longer than maps: read it
+//! only where Pss or VmFlags are needed.
 
 use super::maps::{DamagedLine, LineFault, is_stack_without_code, parse_line, take_decimal, unname_code};
 use crate::model::{Mapping, VmFlags, VmaDetail};
@@ -94,7 +94,7 @@ impl SmapsEntry {
         }
     }
 
-    /// What rules may ask of it.
+    /// The part that rules use.
     pub(super) fn into_detail(self) -> VmaDetail {
         VmaDetail {
             range: self.mapping.range,
@@ -105,7 +105,7 @@ impl SmapsEntry {
         }
     }
 
-    /// The figure that a key names. None for those that nobody asks for.
+    /// The figure that a key names. None for those that are not used.
     fn figure(&mut self, key: &[u8]) -> Option<&mut u64> {
         Some(match key {
             b"KernelPageSize" => &mut self.kernel_page_size,

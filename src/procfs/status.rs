@@ -8,7 +8,7 @@ use crate::model::{Pid, Tid};
 use ::procfs::process::{LimitValue, Limits, Status};
 use ::procfs::{FromRead, ProcError};
 
-/// What vmaudit wants from status.
+/// What vmaudit uses of status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessStatus {
     /// Memory in bytes; all 0 for a zombie or a kernel thread.

@@ -1,9 +1,10 @@
 //! The C library's blocks for threads: which stack is whose, and which one a thread has left.
 //!
-//! Where the stack pointer is says little: a thread may run on a fibre's, a coroutine's, a signal handler's stack.
-//! glibc keeps its block for a thread (`struct pthread`, nptl/descr.h) at the top of the thread's own stack, with
-//! the head of its robust list in it, whose address the kernel tells. It stays there when the thread has ended, for the
-//! next one: it begins with its own address, as the psABI asks of what %fs points at, and has it once more at 16.
+//! Where the stack pointer is says little: a thread may run on a fibre's, a coroutine's, a signal handler's
+//! stack. glibc keeps its block for a thread (`struct pthread`, nptl/descr.h) at the top of the thread's own
+//! stack, with the head of its robust list in it, whose address the kernel reports. It stays there when the
+//! thread has ended, for the next one: it begins with its own address, as the psABI requires of what %fs
+//! points at, and has it once more at 16.
 
 use super::memory;
 use super::process_dir::ProcessDir;
@@ -80,7 +81,7 @@ fn is_taken(stack: &AddrRange, heads: &[Addr]) -> bool {
     heads.get(first).is_some_and(|head| stack.contains(*head))
 }
 
-/// The pages near the top that somebody has touched: the block is in one of them. Swapped ones are left alone.
+/// The touched pages near the top: the block is in one of them. Swapped ones are not read.
 fn touched_pages(stack: AddrRange, residency: &Residency) -> Vec<Addr> {
     let start = stack.end.0.saturating_sub(REACH).max(stack.start.0);
     let resident = &residency.resident;
@@ -150,7 +151,7 @@ mod tests {
             let (to_main, from_thread) = mpsc::channel();
             let (let_go, wait) = mpsc::channel::<()>();
             let thread = std::thread::spawn(move || {
-                to_main.send((own_tid(), place())).expect("somebody listens");
+                to_main.send((own_tid(), place())).expect("the receiver lives");
                 wait.recv().unwrap_or_default();
             });
             (thread, let_go, from_thread.recv().expect("it speaks"))

@@ -8,7 +8,7 @@ use ::procfs::process::Task;
 use ::procfs::{FromRead, ProcError, ProcResult};
 use std::io::Read;
 
-/// A file of a thread as it is: names need not be UTF-8, which the crate's own types want.
+/// A file of a thread as it is: names need not be UTF-8, which the crate's own types require.
 struct RawFile(Vec<u8>);
 
 impl FromRead for RawFile {

@@ -41,8 +41,8 @@ fn own_frames(stack: &Stack) -> Vec<&Frame> {
     own.filter(|(at, f)| !is_part(f, frames.get(at + 1).copied())).map(|(_, f)| *f).collect()
 }
 
-/// Names from the inside out. Where not all of them fit, the innermost, those with a name next to
-/// it, and the outermost; `…` stands for what is left out.
+/// Names from the inside out. Where not all of them fit, the innermost, those with a name next to it, and the
+/// outermost; `…` replaces what is left out.
 fn fitting(frames: &[&Frame], width: usize) -> String {
     let all = joined(frames, &(0..frames.len()).collect::<Vec<_>>());
     if all.chars().count() <= width {

@@ -122,7 +122,7 @@ fn trial_row(trial: &Trial, color: Color) -> String {
     }
 }
 
-/// The programs that are taken in one row, each that is refused in one of its own. Commands with the same
+/// The programs that are accepted in one row, each that is refused in one of its own. Commands with the same
 /// outcome share them.
 fn load_rows(loads: &[LoadTrial], verbose: bool, color: Color) -> String {
     let mut out = String::new();

@@ -132,7 +132,7 @@ impl Text<'_> {
         let when = match now.moment.as_str() {
             "exit" => "at its exit",
             "periodic" => "at the last snapshot before its end",
-            "calls" => "in the end, as far as the calls tell",
+            "calls" => "in the end, according to the calls",
             // Of a recording that is long past.
             _ if self.explanation.traced => "when recording ended",
             _ => "now",
@@ -226,7 +226,7 @@ fn neighbour_line(side: &str, neighbour: &Neighbour) -> String {
             size(region.virt)
         )
     };
-    // How far away it is tells more than its file.
+    // Its distance says more than its file.
     Some(line(&path)).filter(|text| text.chars().count() <= WIDTH - INDENT).unwrap_or_else(|| line(""))
 }
 

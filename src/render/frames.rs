@@ -15,7 +15,7 @@ const MAX_MODULE: usize = 22;
 
 /// A stack, a frame a line; of a long one what matters.
 pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
-    // the system call's wrapper under two names tells nothing twice
+    // the system call's wrapper under two names says nothing twice
     let (all, left_out) = stack.as_written();
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
@@ -37,7 +37,7 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
         truncated(text.trim_end(), WIDTH)
     };
     let caller = all.iter().position(|f| f.managed && f.role == Role::Program);
-    let hidden = caller.map_or_else(|| hidden(&all), |caller| hidden_around(caller, all.len()));
+    let hidden = caller.map_or_else(|| hidden(&all), |caller| hidden_with_caller(caller, all.len()));
     for (i, frame) in all.iter().enumerate() {
         match hidden.iter().find(|gap| gap.contains(&i)) {
             Some(gap) if gap.start == i => {
@@ -63,14 +63,14 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
 }
 
 /// The same of a stack on which the function is known that the reader wrote: it and its callers are shown.
-fn hidden_around(caller: usize, length: usize) -> Vec<Range<usize>> {
+fn hidden_with_caller(caller: usize, length: usize) -> Vec<Range<usize>> {
     let inside = INNER_FRAMES / 2 + 1..caller.saturating_sub(1);
     let outside = caller + INNER_FRAMES / 2 + 1..length.saturating_sub(OUTER_FRAMES);
     [inside, outside].into_iter().filter(|gap| gap.len() > 1).collect()
 }
 
-/// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to
-/// its caller, they go instead: who called it is what the reader wants to know.
+/// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to its
+/// caller, they go instead: their caller is what matters to the reader.
 fn hidden(all: &[&Frame]) -> Vec<Range<usize>> {
     let outer = all.len().saturating_sub(OUTER_FRAMES);
     if outer <= INNER_FRAMES + 1 {
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn who_called_and_its_callers_are_shown() {
-        assert!(hidden_around(3, 9).is_empty(), "short enough");
-        assert_eq!(hidden_around(3, 20), vec![8..16]);
-        assert_eq!(hidden_around(20, 22), vec![5..19]);
-        assert_eq!(hidden_around(20, 40), vec![5..19, 25..36]);
+        assert!(hidden_with_caller(3, 9).is_empty(), "short enough");
+        assert_eq!(hidden_with_caller(3, 20), vec![8..16]);
+        assert_eq!(hidden_with_caller(20, 22), vec![5..19]);
+        assert_eq!(hidden_with_caller(20, 40), vec![5..19, 25..36]);
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn stack_list(counts: &CallCounts, stacks: &StackCounts, options: TextOptions, o
     *out += &format!("\n  {}", options.color.paint(Tone::Heading, &head));
     if stacks.lost > 0 {
         let lost = format!(
-            "{} calls are counted above, but their stacks found no room in the ring (--ring-bytes)",
+            "{} calls are counted above, but their stacks found no space in the ring (--ring-bytes)",
             thousands(stacks.lost)
         );
         *out += &format!("\n  {}", options.color.paint(Tone::Warning, &lost));

@@ -11,7 +11,7 @@ pub enum Color {
     Always,
 }
 
-/// What a piece of text is, not how it looks.
+/// What a piece of text is, not its style.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
     Heading,
@@ -74,7 +74,7 @@ pub fn signed_size(bytes: i64) -> String {
     signed(bytes, size)
 }
 
-/// Words in lines of at most `width` characters; longer words stand alone.
+/// Words in lines of at most `width` characters; longer words have a line of their own.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

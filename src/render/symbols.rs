@@ -204,7 +204,7 @@ struct JsonSummary {
     skipped: BTreeMap<&'static str, u64>,
 }
 
-/// The members of a file's object that stand before its functions, without braces.
+/// The members of a file's object that precede its functions, without braces.
 ///
 /// # Errors
 /// None in practice.

@@ -81,9 +81,9 @@ impl<'a> Row<'a> {
 fn rows(p: &Process) -> Vec<Row<'_>> {
     let largest = p.timeline.iter().map(|point| point.virt).max();
     let peak = p.peak.as_ref().filter(|peak| largest.is_some_and(|virt| virt < peak.virt));
-    let room = ROWS - usize::from(peak.is_some());
-    let all = p.timeline.len() <= room;
-    let chosen = if all { (0..p.timeline.len()).collect() } else { turning_points(&p.timeline, room) };
+    let rows = ROWS - usize::from(peak.is_some());
+    let all = p.timeline.len() <= rows;
+    let chosen = if all { (0..p.timeline.len()).collect() } else { turning_points(&p.timeline, rows) };
     let mut rows: Vec<Row<'_>> = chosen.iter().filter_map(|&at| p.timeline.get(at)).map(Row::of).collect();
     if let Some(peak) = peak {
         let (t_ns, virt) = (peak.t_ns, peak.virt);

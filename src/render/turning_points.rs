@@ -1,5 +1,4 @@
-//! The few points of a timeline that tell what happened: straight lines between them are close to all
-//! the others.
+//! The points of a timeline that show what happened: straight lines between them are close to all the others.
 
 use crate::report::model::TimelinePoint;
 use std::cmp::Reverse;

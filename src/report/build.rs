@@ -75,7 +75,7 @@ impl ReportBuilder {
         ReportBuilder { processes: Vec::with_capacity(count), ..ReportBuilder::default() }
     }
 
-    /// Attributes a process; the first is the main one. With what page faults told of it.
+    /// Attributes a process; the first is the main one. With its page faults.
     pub fn add(&mut self, audit: &ProcessAudit<'_>, touch: Option<(&Touches, &SpaceTouches)>) {
         let found = attribute(&audit.input);
         let mut report = process(audit, &found, self.detail, &mut self.stacks);
@@ -125,7 +125,7 @@ impl ReportBuilder {
     }
 }
 
-/// All that is told of a process but page faults.
+/// All of a process but page faults.
 fn process(
     audit: &ProcessAudit<'_>,
     found: &Attributed,
@@ -329,20 +329,20 @@ fn origin(input: &AuditInput<'_>, record: &OriginRecord, stacks: &mut StackNumbe
 }
 
 fn surroundings(seen: &crate::model::Observations) -> Option<model::Surroundings> {
-    let around = seen.limits;
+    let limits = seen.limits;
     let libc = seen.code.files.iter().find_map(|found| {
         let (major, minor) = found.version?;
         Some(format!("{} {major}.{minor}", found.marks.first()?))
     });
-    around.known.then(|| model::Surroundings {
+    limits.known.then(|| model::Surroundings {
         libc,
         variables: seen.code.variables.clone(),
         stack_limit: seen.stack_limit,
-        address_space_limit: around.address_space,
-        data_limit: around.data,
-        cgroup_limit: around.cgroup.map(|room| room.limit),
-        memory: around.memory,
-        processors: around.cpus,
-        cpu_quota: around.cpu_quota,
+        address_space_limit: limits.address_space,
+        data_limit: limits.data,
+        cgroup_limit: limits.cgroup.map(|cgroup| cgroup.limit),
+        memory: limits.memory,
+        processors: limits.cpus,
+        cpu_quota: limits.cpu_quota,
     })
 }

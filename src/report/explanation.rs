@@ -1,6 +1,5 @@
-//! The life of an address, told: what each step did, and what is there now (docs/events.md).
-//! Built from the ledger's [`Life`], and from the report and the snapshot of the process, where there
-//! are such.
+//! The life of an address: what each step did, and what is there now (docs/events.md). Built from the
+//! ledger's [`Life`], and from the report and the snapshot of the process, where there are such.
 
 use super::calls;
 use super::model::{Process, Range, Region, Report, SCHEMA, Stack};

@@ -1,4 +1,4 @@
-//! What a report is told beyond ledger and observations.
+//! A report's input besides ledger and observations.
 
 use super::model;
 use super::timeline::Timeline;
@@ -10,7 +10,7 @@ pub struct RunFacts {
     /// `bpf`, `perf`, `notify`, `snapshot`.
     pub backend: String,
     pub events: EventCounts,
-    /// Containers that were asked for.
+    /// Containers given by the user.
     pub containers: Vec<model::Container>,
 }
 
@@ -41,13 +41,13 @@ pub struct ProcessFacts {
     /// Set when the process died without being held and `observations` is the last periodic
     /// snapshot: how long before the death it was taken, nanoseconds.
     pub snapshot_age_ns: Option<u64>,
-    /// Nobody looked at it: `observations` are what its calls add up to.
+    /// It was not examined: `observations` are derived from its calls.
     pub by_calls: bool,
     /// CLOCK_MONOTONIC of the first thing seen: what times in the report count from.
     pub began_ns: u64,
     /// From the ledger; None without one.
     pub peak: Option<Peak>,
-    /// Looks at it, where they were asked for.
+    /// Its periodic snapshots, where requested.
     pub timeline: Option<Timeline>,
     /// The saved smaps or maps file that `observations` were read from.
     pub source: Option<String>,

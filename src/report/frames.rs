@@ -1,4 +1,4 @@
-//! What readers want to know of a stack: the role of each frame, and who asked.
+//! The role of each frame of a stack, and the frame that requested the memory.
 
 use super::model::{Frame, Report, Stack};
 pub use crate::attribution::code::Role;
@@ -14,7 +14,7 @@ impl Stack {
         stack
     }
 
-    /// Says again what each frame is, and who asked: of a report that another version wrote.
+    /// Recomputes each frame's role and the caller: for a report that another version wrote.
     pub fn classify(&mut self) {
         for frame in &mut self.frames {
             frame.role = match frame.managed {
@@ -29,7 +29,7 @@ impl Stack {
         self.caller = caller(shown).map(|at| (aliases + at) as u64);
     }
 
-    /// Without what stands for the system call's wrapper a second time.
+    /// Without a second frame for the system call's wrapper.
     pub fn without_aliases(&self) -> &[Frame] {
         let aliases = self.frames.iter().take_while(|f| f.inlined).count();
         match self.frames.get(aliases) {
@@ -68,7 +68,7 @@ impl Frame {
 }
 
 impl Report {
-    /// A report that was written as JSON, perhaps by a version that told no roles.
+    /// A report that was written as JSON, perhaps by a version without roles.
     ///
     /// # Errors
     /// When it is no such JSON.
@@ -79,9 +79,9 @@ impl Report {
     }
 }
 
-/// Where a runtime made the call, on another stack than that of who asked: the first function on that one which is not
-/// the runtime's.
-fn asked(frames: &[Frame], own: impl Fn(&Frame) -> bool) -> Option<usize> {
+/// Where a runtime made the call, on another stack than that of the program's code: the first function on
+/// that one which is not the runtime's.
+fn behind_runtime(frames: &[Frame], own: impl Fn(&Frame) -> bool) -> Option<usize> {
     let runtimes = |f: &&Frame| f.role == Role::Runtime;
     frames.iter().find(|f| own(f)).filter(runtimes)?;
     let switched = frames.iter().position(|f| {
@@ -102,9 +102,9 @@ fn caller(frames: &[Frame]) -> Option<usize> {
     if let Some(at) = frames.iter().position(managed) {
         return Some(at);
     }
-    let asked = asked(frames, own);
-    if asked.is_some() {
-        return asked;
+    let behind_runtime = behind_runtime(frames, own);
+    if behind_runtime.is_some() {
+        return behind_runtime;
     }
     let outside = frames.iter().rposition(|f| f.role == Role::Allocator).map_or(0, |entry| entry + 1);
     let beyond = frames.iter().skip(outside).position(own).map(|at| at + outside);

@@ -1,4 +1,4 @@
-//! VmPeak explained: what the ledger knows of the peak, beside what is mapped now.
+//! VmPeak explained: what the ledger knows of the peak, compared with what is mapped now.
 
 use super::model;
 use super::stacks::StackNumbers;
@@ -136,9 +136,9 @@ fn shrink(share: &mut Share) {
         excess -= cut;
     }
     let all: u64 = share.parts.values().sum();
-    let wanted = excess;
+    let whole = excess;
     for bytes in share.parts.values_mut() {
-        let part = u128::from(*bytes) * u128::from(wanted) / u128::from(all.max(1));
+        let part = u128::from(*bytes) * u128::from(whole) / u128::from(all.max(1));
         let cut = (part as u64 / PAGE * PAGE).min(excess);
         *bytes -= cut;
         excess -= cut;

@@ -1,12 +1,12 @@
 //! Rules that are data, as a list; and which of them say what of a report's regions.
 
 use super::model::{Process, Region, Report, Stack};
-use crate::attribution::{Asked, DataRules, Knob, Mapped, Named, TableRule};
+use crate::attribution::{DataRules, Knob, Mapped, Named, Query, TableRule};
 use crate::model::path::base_name;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Categories that memory has without a rule; of others a rule is asked only where no stack decided.
+/// Categories that memory has without a rule; for others a rule applies only where no stack decided.
 const OPEN: [&str; 6] = ["app-mmap", "file", "memfd", "shared-anon", "sysv-shm", "unknown"];
 const DECIDED: [&str; 3] = ["kernel", "name", "stack"];
 
@@ -17,7 +17,7 @@ type Alike<'a> = (u64, u64, &'a str, &'a str, Option<&'a str>);
 /// The rule's number, and whether it claims the region or explains another one's.
 type Said = (usize, bool);
 
-/// A rule, for people and programs that look at it.
+/// A rule, for text and JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RuleRow {
     pub id: String,
@@ -31,7 +31,7 @@ pub struct RuleRow {
     pub source: String,
     /// The program on which it was seen to be true.
     pub proven: Option<String>,
-    /// Where it stands.
+    /// The file that defines it.
     pub file: String,
     pub line: usize,
 }
@@ -134,7 +134,7 @@ fn test_process<'a>(rules: &DataRules, process: &'a Process, stacks: &[Vec<Named
             *by_call.entry(origin.event).or_default() += region.virt;
         }
     }
-    // Tens of thousands of regions have a few hundred stacks.
+    // Tens of thousands of regions have only hundreds of stacks.
     let mut known: HashMap<Alike<'_>, Option<Said>> = HashMap::new();
     for region in &process.regions {
         let stack = region.origin.as_ref().and_then(|origin| origin.stack);
@@ -182,7 +182,7 @@ fn says(
         caller: caller.map_or("", |line| line.module),
         bytes,
     };
-    let asked = Asked { mapped, applies };
+    let query = Query { mapped, applies };
     let decided = DECIDED.contains(&region.evidence.as_str());
     if OPEN.contains(&region.category.as_str()) || !decided {
         let anon = |path: &str| {
@@ -190,11 +190,11 @@ fn says(
             Some(inside.strip_suffix(']')?.to_owned())
         };
         let by_name = |path: &str| match anon(path) {
-            Some(name) => rules.by_name(&name, asked),
-            None => rules.by_file(path, asked),
+            Some(name) => rules.by_name(&name, query),
+            None => rules.by_file(path, query),
         };
         let by_path = region.path.as_deref().and_then(by_name);
-        let by_stack = || (0..lines.len()).find_map(|at| rules.by_line(lines, at, asked));
+        let by_stack = || (0..lines.len()).find_map(|at| rules.by_line(lines, at, query));
         let claims = by_path.or_else(by_stack).or_else(|| refused_name(rules, region));
         if claims.is_some() {
             return claims.map(|rule| (rule, true));

@@ -1,9 +1,9 @@
-//! A process that has ended and was small beside others: its sums, without regions and stacks. What an
+//! A process that has ended and was small compared with others: its sums, without regions and stacks. What an
 //! audit of thousands of short processes keeps of most of them.
 
 use super::model::{CategoryRow, LeftOutTotals, Process, Region, Report};
 
-/// A process' findings are shown beside the main one's if it has one part in this many of all unused bytes.
+/// A process' findings are shown next to the main one's if it has one part in this many of all unused bytes.
 pub const WORTH_FINDINGS: u64 = 10;
 
 /// The sums of one process, and what they were made of in numbers.
@@ -43,12 +43,12 @@ impl Summary {
     }
 }
 
-/// How a stand-in says why no call is known that mapped it ([`Region::without_call`]).
+/// A stand-in's reason why no call is known that mapped it ([`Region::without_call`]).
 pub const LEFT_OUT: &str = "left-out";
 
 impl Report {
     /// For sums over all regions: each category of a process whose regions were left out becomes a few
-    /// regions with its sums, at addresses that mean nothing.
+    /// regions with its sums, at made-up addresses.
     pub fn with_stand_ins(mut self) -> Report {
         for process in self.processes.iter_mut().filter(|process| process.left_out > 0) {
             let mut start = 0;

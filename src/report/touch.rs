@@ -1,4 +1,4 @@
-//! `--touch`: what is resident in the end, by who reserved it and who touched it last.
+//! `--touch`: what is resident in the end, by the stack that reserved it and the one that touched it last.
 
 mod shares;
 
@@ -76,7 +76,7 @@ enum FunctionKey {
 }
 
 impl SameFunctions<'_> {
-    /// The first stack that was asked for with these functions.
+    /// The first stack with these functions.
     fn one_of(&mut self, id: StackId) -> StackId {
         if let Some(&known) = self.known.get(&id) {
             return known;
@@ -148,7 +148,7 @@ pub(super) fn add(
             }
         }
     }
-    // Faults on what is mapped no longer, or was touched again since, are told by their row alone.
+    // Faults on what is mapped no longer, or was touched again since, appear in their row only.
     for (&id, &count) in &space.counts {
         for (category, count) in by_category(count, seen.get(&id)) {
             let key = key(Some(id), HeldBy::Unknown, category);

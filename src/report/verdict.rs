@@ -22,23 +22,23 @@ pub struct Counted {
 }
 
 /// None where the limits are not known: an older recording, a saved file.
-pub fn judge(counted: Counted, around: &Limits) -> Option<Verdict> {
-    if !around.known {
+pub fn judge(counted: Counted, limits: &Limits) -> Option<Verdict> {
+    if !limits.known {
         return None;
     }
     let found = [
-        address_space(counted, around),
-        data(around),
-        overcommit(around),
-        maps(counted, around),
-        cgroup(counted, around),
-        page_tables(counted, around),
-        huge_pages(counted, around),
+        address_space(counted, limits),
+        data(limits),
+        overcommit(limits),
+        maps(counted, limits),
+        cgroup(counted, limits),
+        page_tables(counted, limits),
+        huge_pages(counted, limits),
     ];
     let checks: Vec<Check> = found.into_iter().flatten().collect();
     let matters =
         checks.iter().any(|check| check.counts_virt && check.limit.is_some() && check.state != FREE);
-    let text = if matters { matters_text(&checks) } else { harmless_text(&checks, around) };
+    let text = if matters { matters_text(&checks) } else { harmless_text(&checks, limits) };
     Some(Verdict { matters, text, checks })
 }
 
@@ -57,9 +57,9 @@ fn percent(used: u64, limit: u64) -> u64 {
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
-fn address_space(counted: Counted, around: &Limits) -> Option<Check> {
+fn address_space(counted: Counted, limits: &Limits) -> Option<Check> {
     let used = counted.virt;
-    let Some(limit) = around.address_space else {
+    let Some(limit) = limits.address_space else {
         return Some(check("address-space", used, None, "RLIMIT_AS is unlimited"));
     };
     let peak = match counted.vm_peak > used {
@@ -79,9 +79,9 @@ fn address_space(counted: Counted, around: &Limits) -> Option<Check> {
     })
 }
 
-fn data(around: &Limits) -> Option<Check> {
-    let used = around.vm_data?;
-    let Some(limit) = around.data else {
+fn data(limits: &Limits) -> Option<Check> {
+    let used = limits.vm_data?;
+    let Some(limit) = limits.data else {
         return Some(check("data", used, None, "RLIMIT_DATA is unlimited"));
     };
     let text = format!(
@@ -94,12 +94,12 @@ fn data(around: &Limits) -> Option<Check> {
     Some(Check { state: state(used, limit).into(), ..check("data", used, Some(limit), &text) })
 }
 
-fn overcommit(around: &Limits) -> Option<Check> {
-    let used = around.committed.unwrap_or_default();
-    match around.overcommit? {
+fn overcommit(limits: &Limits) -> Option<Check> {
+    let used = limits.committed.unwrap_or_default();
+    match limits.overcommit? {
         Overcommit::Never => {
-            let limit = around.commit_limit?;
-            let own = around
+            let limit = limits.commit_limit?;
+            let own = limits
                 .vm_data
                 .map_or_else(String::new, |bytes| format!("; up to {} of it by this process", size(bytes)));
             let text = format!(
@@ -123,8 +123,8 @@ fn overcommit(around: &Limits) -> Option<Check> {
     }
 }
 
-fn maps(counted: Counted, around: &Limits) -> Option<Check> {
-    let (used, limit) = (counted.mappings, around.max_map_count?);
+fn maps(counted: Counted, limits: &Limits) -> Option<Check> {
+    let (used, limit) = (counted.mappings, limits.max_map_count?);
     let near = percent(used, limit) >= NEAR;
     let text = match near {
         true => format!(
@@ -141,27 +141,27 @@ fn maps(counted: Counted, around: &Limits) -> Option<Check> {
 }
 
 /// Counts what is resident: never a reason for VIRT to matter.
-fn cgroup(counted: Counted, around: &Limits) -> Option<Check> {
-    let room = around.cgroup?;
+fn cgroup(counted: Counted, limits: &Limits) -> Option<Check> {
+    let cgroup = limits.cgroup?;
     let text = format!(
         "the memory limit of its cgroup, {}, counts what is resident, not VIRT: {} ({} %) is in use; the RSS of \
          this process is {}",
-        size(room.limit),
-        size(room.current),
-        percent(room.current, room.limit),
+        size(cgroup.limit),
+        size(cgroup.current),
+        percent(cgroup.current, cgroup.limit),
         size(counted.rss)
     );
-    let state = if percent(room.current, room.limit) >= NEAR { CLOSE } else { FREE };
-    let found = check("cgroup-memory", room.current, Some(room.limit), &text);
+    let state = if percent(cgroup.current, cgroup.limit) >= NEAR { CLOSE } else { FREE };
+    let found = check("cgroup-memory", cgroup.current, Some(cgroup.limit), &text);
     Some(Check { counts_virt: false, state: state.into(), ..found })
 }
 
-fn page_tables(counted: Counted, around: &Limits) -> Option<Check> {
-    let used = around.page_tables?;
+fn page_tables(counted: Counted, limits: &Limits) -> Option<Check> {
+    let used = limits.page_tables?;
     let large = used >= PAGE_TABLES && used >= counted.rss / 10;
     let text = match large {
         true => format!(
-            "page tables take {} beside the RSS of {}: touched pages lie far apart, and each 2 MiB that is \
+            "page tables take {} in addition to the RSS of {}: touched pages lie far apart, and each 2 MiB that is \
              touched anywhere needs a page of its own for its table",
             size(used),
             size(counted.rss)
@@ -172,8 +172,8 @@ fn page_tables(counted: Counted, around: &Limits) -> Option<Check> {
     Some(Check { counts_virt: false, state: state.into(), ..check("page-tables", used, None, &text) })
 }
 
-fn huge_pages(counted: Counted, around: &Limits) -> Option<Check> {
-    let used = around.huge.filter(|_| around.thp == Some(HugePages::Always))?;
+fn huge_pages(counted: Counted, limits: &Limits) -> Option<Check> {
+    let used = limits.huge.filter(|_| limits.thp == Some(HugePages::Always))?;
     let large = used >= HUGE && used >= counted.rss / 2;
     let text = match large {
         true => format!(
@@ -210,19 +210,19 @@ fn name(id: &str) -> &'static str {
     }
 }
 
-/// What was examined, so that nobody has to take it on trust.
-fn harmless_text(checks: &[Check], around: &Limits) -> String {
+/// What was examined, so that the reader can check it.
+fn harmless_text(checks: &[Check], limits: &Limits) -> String {
     let text = |id: &str| checks.iter().find(|check| check.id == id).map(|check| check.text.clone());
-    let mut looked = vec!["RLIMIT_AS and RLIMIT_DATA are unlimited".to_owned()];
-    looked.extend(around.overcommit.map(|mode| match mode {
+    let mut examined = vec!["RLIMIT_AS and RLIMIT_DATA are unlimited".to_owned()];
+    examined.extend(limits.overcommit.map(|mode| match mode {
         Overcommit::Always => "overcommit refuses nothing".to_owned(),
         _ => "overcommit is by heuristics".to_owned(),
     }));
-    looked.extend(text("mappings"));
-    looked.extend(
+    examined.extend(text("mappings"));
+    examined.extend(
         text("page-tables").filter(|_| checks.iter().any(|c| c.id == "page-tables" && c.state == FREE)),
     );
-    format!("VIRT does no harm here, no limit counts it ({})", looked.join(", "))
+    format!("VIRT does no harm here, no limit counts it ({})", examined.join(", "))
 }
 
 #[cfg(test)]
@@ -250,8 +250,8 @@ mod tests {
 
     const SMALL: Counted = Counted { virt: 100 * MIB, vm_peak: 120 * MIB, rss: 9 * MIB, mappings: 212 };
 
-    fn of(around: Limits) -> Verdict {
-        judge(SMALL, &around).expect("limits are known")
+    fn of(limits: Limits) -> Verdict {
+        judge(SMALL, &limits).expect("limits are known")
     }
 
     fn state_of<'v>(verdict: &'v Verdict, id: &str) -> &'v str {
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn a_memory_limit_counts_what_is_resident() {
-        let room = CgroupLimit { limit: 50 * MIB, current: 49 * MIB };
-        let verdict = of(Limits { cgroup: Some(room), ..plain() });
+        let cgroup = CgroupLimit { limit: 50 * MIB, current: 49 * MIB };
+        let verdict = of(Limits { cgroup: Some(cgroup), ..plain() });
         assert!(!verdict.matters && state_of(&verdict, "cgroup-memory") == CLOSE);
     }
 
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn sparse_page_tables_and_huge_pages_are_told() {
+    fn sparse_page_tables_and_huge_pages_are_reported() {
         let sparse = Limits { page_tables: Some(40 * MIB), ..plain() };
         assert_eq!(state_of(&of(sparse), "page-tables"), CLOSE);
         let huge = Limits { thp: Some(HugePages::Always), huge: Some(80 * MIB), ..plain() };

@@ -7,9 +7,9 @@ use std::io;
 
 /// Reads bytes at an address; fewer where not all of them can be read.
 ///
-/// process_vm_readv(2) goes by the caller's permitted capabilities, effective or not (mm_access() asks
-/// with PTRACE_MODE_REALCREDS; cap_ptrace_access_check, security/commoncap.c). Where some are lent,
-/// /proc/TID/mem is read, which goes by the effective ones.
+/// process_vm_readv(2) goes by the caller's permitted capabilities, effective or not (mm_access() checks with
+/// PTRACE_MODE_REALCREDS; cap_ptrace_access_check, security/commoncap.c). Where some are lent, /proc/TID/mem
+/// is read, which goes by the effective ones.
 ///
 /// # Errors
 /// When there is no such process, it may not be read, or nothing is mapped there.

@@ -1,11 +1,11 @@
 //! Whose rights vmaudit acts with.
 //!
-//! A program file with capabilities (setcap(8)) lends them to whoever starts it. vmaudit uses them for
-//! what they are meant for, and for nothing else: they stay in the permitted set, and are effective
-//! only within [`with_lent`], where BPF programs are loaded and attached. Files of /proc, executables,
-//! descriptions, reports and recordings are opened outside of it: whether the user may have them is
-//! the kernel's to say, as if there were no capabilities. What the BPF programs see is kept to the same
-//! by [`viewer`] (bpf/may_see.h).
+//! A program file with capabilities (setcap(8)) lends them to the user who starts it. vmaudit uses them for
+//! what they are meant for, and for nothing else: they stay in the permitted set, and are effective only
+//! within [`with_lent`], where BPF programs are loaded and attached. Files of /proc, executables,
+//! descriptions, reports and recordings are opened outside of it: whether the user may have them is the
+//! kernel's to say, as if there were no capabilities. What the BPF programs see is kept to the same by
+//! [`viewer`] (bpf/may_see.h).
 //!
 //! Root, and a user whose capabilities are his own (ambient ones, capabilities(7)), lend nothing from
 //! anybody: for them nothing here changes anything.
@@ -44,7 +44,7 @@ pub enum RightsError {
 /// The first descriptor that is not standard input, output or error.
 const AFTER_STDIO: RawFd = 3;
 
-/// Whom the events are for, where vmaudit can do more than the one who started it.
+/// For which user events are reported, where vmaudit can see more than the user who started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Viewer {
     pub uid: u32,
@@ -65,15 +65,15 @@ pub enum Use {
 impl Use {
     /// Of `lent`, as little as does.
     fn takes(self, lent: Capabilities) -> Capabilities {
-        let mut wanted = vec![Capability::Bpf, Capability::Perfmon];
-        // It stands for the two on files made for Linux before 5.8, and mounts tracefs.
-        if self == Use::Tracing || wanted.iter().any(|&each| !lent.has(each)) {
-            wanted.push(Capability::SysAdmin);
+        let mut requested = vec![Capability::Bpf, Capability::Perfmon];
+        // It implies the two on files made for Linux before 5.8, and mounts tracefs.
+        if self == Use::Tracing || requested.iter().any(|&each| !lent.has(each)) {
+            requested.push(Capability::SysAdmin);
         }
         if self == Use::Tracing {
-            wanted.push(Capability::DacReadSearch);
+            requested.push(Capability::DacReadSearch);
         }
-        Capabilities(wanted.into_iter().filter(|&each| lent.has(each)).map(|each| 1 << each as u32).sum())
+        Capabilities(requested.into_iter().filter(|&each| lent.has(each)).map(|each| 1 << each as u32).sum())
     }
 }
 
@@ -94,9 +94,9 @@ static RIGHTS: OnceLock<Rights> = OnceLock::new();
 /// When vmaudit is setuid, or the kernel does not say what it was given.
 pub fn begin() -> Result<(), RightsError> {
     if is_secure() {
-        // Not dumpable, its files in /proc would be root's, and those of its children until they
-        // execute something. This opens nothing to others: who lacks one of this process' permitted
-        // capabilities may not look into it anyway (cap_ptrace_access_check, security/commoncap.c).
+        // Not dumpable, its files in /proc would be root's, and those of its children until they execute
+        // something. This opens nothing to others: a process that lacks one of this process' permitted
+        // capabilities may not ptrace it anyway (cap_ptrace_access_check, security/commoncap.c).
         nix::sys::prctl::set_dumpable(true).map_err(RightsError::Dumpable)?;
     }
     let rights = find_out()?;
@@ -105,13 +105,13 @@ pub fn begin() -> Result<(), RightsError> {
         let own = Capabilities(now.effective.0 & !rights.lent.0);
         caps::set_effective(now, own).map_err(RightsError::Capset)?;
     }
-    // Set once: nobody asks before.
+    // Set once, before the first use.
     let _ = RIGHTS.set(rights);
     Ok(())
 }
 
-/// Whom the events are for, where capabilities are lent; None where whoever started vmaudit may see
-/// all that vmaudit can.
+/// For which user events are reported, where capabilities are lent; None where the user who started vmaudit
+/// may see all that vmaudit can.
 pub fn viewer() -> Option<Viewer> {
     RIGHTS.get()?.viewer
 }
@@ -135,8 +135,8 @@ pub fn with_lent<T>(what: Use, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// For good, in a child that needs none of it: without lent capabilities the child is a process like
-/// any other of the user's, which he may look into, and so may vmaudit.
+/// For good, in a child that needs none of it: without lent capabilities the child is a process like any
+/// other of the user's, which the user may inspect, and so may vmaudit.
 pub fn give_up() {
     if viewer().is_none() {
         return;
@@ -175,7 +175,7 @@ fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: whoever owns what is closed never gets to drop it in this child.
+    // SAFETY: the owners of the closed descriptors are never dropped in this child.
     unsafe { task::close_range(first, last) }
 }
 
@@ -184,13 +184,13 @@ struct Raised(Option<caps::Sets>);
 
 impl Raised {
     /// A refusal shows where the capability is needed.
-    fn new(wanted: Capabilities) -> Raised {
-        if wanted == Capabilities::default() {
+    fn new(requested: Capabilities) -> Raised {
+        if requested == Capabilities::default() {
             return Raised(None);
         }
         let before = caps::get().ok();
         let raised = before
-            .filter(|sets| caps::set_effective(*sets, Capabilities(sets.effective.0 | wanted.0)).is_ok());
+            .filter(|sets| caps::set_effective(*sets, Capabilities(sets.effective.0 | requested.0)).is_ok());
         Raised(raised)
     }
 }
@@ -200,13 +200,14 @@ impl Drop for Raised {
         if let Some(before) = self.0
             && caps::set_effective(before, before.effective).is_err()
         {
-            // The kernel always lets go of them. Going on with what is not the user's is no way.
+            // The kernel never refuses to drop them. To go on with capabilities that are not the user's is
+            // not acceptable.
             std::process::abort();
         }
     }
 }
 
-/// True when this program has more privileges than whoever started it, or a security module says so
+/// True when this program has more privileges than the user who started it, or a security module says so
 /// (AT_SECURE, getauxval(3)).
 pub fn is_secure() -> bool {
     // SAFETY: getauxval takes a number; without such an entry it returns 0.
@@ -258,7 +259,7 @@ mod tests {
         let much = set(&[Bpf, Perfmon, SysPtrace, DacReadSearch, CheckpointRestore, SysAdmin]);
         assert_eq!(Use::Placing.takes(much), usual);
         assert_eq!(Use::Tracing.takes(much), set(&[Bpf, Perfmon, DacReadSearch, SysAdmin]));
-        // CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+        // CAP_SYS_ADMIN implies CAP_BPF and CAP_PERFMON.
         assert_eq!(Use::Placing.takes(set(&[SysAdmin, SysPtrace])), set(&[SysAdmin]));
         assert_eq!(Use::Placing.takes(set(&[SysPtrace])), Capabilities::default());
     }

@@ -1,5 +1,5 @@
-//! What the kernel side could not tell of a call: it may only try the target's mmap lock, and
-//! under contention that fails. User space can wait for it.
+//! Completes what the BPF program could not read of a call: it may only try the target's mmap lock, and under
+//! contention that fails. User space can wait for it.
 
 use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, FileRef, Mapping, Pid, VmEvent, VmOp};
@@ -8,7 +8,7 @@ use crate::sys::abi::MAP_ANONYMOUS;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-/// Where the mappings of processes are looked up.
+/// Reads the mappings of processes.
 #[derive(Default)]
 pub struct Completion {
     /// As they were read at the end of processes that are gone by now: their numbers may be others'.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
 const NAP: Duration = Duration::from_millis(10);
-/// How often it is seen to while much is taken in that something has happened: a process at its end waits.
+/// How often events of the targets are handled while many records are processed: a process at its exit waits.
 const GLANCE: Duration = Duration::from_millis(1);
 /// How often a process that executes another program under a snapshot is examined.
 const ATTEMPTS: u32 = 3;
@@ -37,7 +37,7 @@ pub enum End {
     Exited(ExitStatus),
     /// All processes that vmaudit was attached to ended.
     NoneLeft,
-    /// `--duration` is over, or the user wants the report: the targets go on.
+    /// `--duration` is over, or the user requested the report: the targets go on.
     LeftRunning,
     /// So did the load, with this exit code: the command goes on.
     LoadEnded(u8),
@@ -58,7 +58,7 @@ pub struct Session<'a> {
     /// Processes whose last resync left ranges out, because calls changed them meanwhile.
     unsettled: BTreeSet<Pid>,
     exits: Exits,
-    /// Not all was taken in that was reported, because something else was to be done.
+    /// Some reported records are not processed yet, because something else was to be done.
     is_behind: bool,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Until the targets have ended, the time is over, or the user wants the report.
+    /// Until the targets have ended, the time is over, or the user requests the report.
     ///
     /// # Errors
     /// When events cannot be read any more.
@@ -110,15 +110,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes in what was reported, and waits for a nap at most; what ends the session, if something
-    /// does.
+    /// Processes records, and waits for a nap at most; returns what ends the session, if something does.
     pub fn turn(&mut self) -> Result<Option<End>, SessionError> {
         self.take_in()?;
         self.recover_from_loss()?;
         self.audits.note_ended(&mut self.pipeline.borrow_mut());
         self.audits.reduce_small(&mut self.pipeline.borrow_mut());
-        let wanted = self.pipeline.borrow_mut().turn();
-        if !wanted {
+        let goes_on = self.pipeline.borrow_mut().turn();
+        if !goes_on {
             return Ok(Some(End::LeftRunning));
         }
         if !self.is_behind && !self.watched.has_pending() {
@@ -146,7 +145,8 @@ impl<'a> Session<'a> {
             return Ok(Some(End::LoadEnded(code)));
         }
         let begun = Instant::now();
-        // Who waits for its end to be seen comes first, and what is to be taken in anyway; but not for ever.
+        // Processes that are held at their exit come first, with the records that they need; but not for
+        // ever.
         let is_busy = self.is_behind || self.watched.has_pending();
         if self.snapshots.is_due(begun, is_busy) {
             self.snapshot_all();
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Takes in what was reported, until the targets want something.
+    /// Processes records until the targets have an event.
     fn take_in(&mut self) -> Result<(), SessionError> {
         let (watched, pipeline, exits) = (&self.watched, self.pipeline, &self.exits);
         let mut glance = Instant::now() + GLANCE;
@@ -169,7 +169,7 @@ impl<'a> Session<'a> {
             !is_behind && (exits.is_empty() || !pipeline.borrow().is_holding())
         })?;
         self.is_behind = is_behind;
-        // Where a later record waits, or none is left, all was taken in that was reported by then.
+        // Where a later record waits, or none is left, all records up to then are processed.
         if !self.exits.is_empty() && (!is_behind || self.pipeline.borrow().is_holding()) {
             self.finish_exit()?;
             self.is_behind |= !self.exits.is_empty();
@@ -182,8 +182,8 @@ impl<'a> Session<'a> {
         poll::wait(&[self.watched.as_fd(), self.reader.wake_fd()], Some(NAP));
     }
 
-    /// When events were lost altogether, the ledger learns from maps what is there now, and that
-    /// every origin older than the loss is doubtful.
+    /// When events were lost altogether, the ledger reads from maps what is there now, and marks every origin
+    /// older than the loss as doubtful.
     fn recover_from_loss(&mut self) -> Result<(), SessionError> {
         let lost = self.reader.counters()?.lost;
         if lost == self.lost {
@@ -193,8 +193,8 @@ impl<'a> Session<'a> {
         self.pipeline.borrow_mut().note_lost_events();
         let pids = living(&self.pipeline.borrow().spaces);
         // What has ended meanwhile cannot be read any more.
-        let asked_ns = self.pipeline.borrow().spaces.asked_ns();
-        for time_ns in [asked_ns, monotonic_ns()] {
+        let taken_ns = self.pipeline.borrow().spaces.taken_ns();
+        for time_ns in [taken_ns, monotonic_ns()] {
             self.pipeline.borrow_mut().note_loss(time_ns);
         }
         while !self.exits.is_empty() {
@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What the kernel shows of a process, with all taken in that was reported by then.
+    /// What the kernel shows of a process, with all records up to then processed.
     fn mappings_of(&mut self, pid: Pid, tid: Pid) -> Result<Option<Observations>, SessionError> {
         let options = ObserveOptions::mappings_only();
         let Ok(seen) = observe(pid, tid, options) else { return Ok(None) };
@@ -267,11 +267,11 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// With much still to be taken in: reads the process and lets it go. What was read is compared when the
-    /// ledger is there. None where that was done.
+    /// With many records unprocessed: reads the process and continues it. What was read is compared when the
+    /// ledger has caught up. None where that was done.
     fn let_go_early(&mut self, held: HeldExit) -> Result<Option<HeldExit>, SessionError> {
         let lost = self.reader.counters()?.lost != self.lost;
-        if !self.is_behind || lost || !self.exits.has_room() || self.unsettled.contains(&held.pid) {
+        if !self.is_behind || lost || !self.exits.has_space() || self.unsettled.contains(&held.pid) {
             return Ok(Some(held));
         }
         let Ok(snapshot) = self.read(held.pid, held.tid, SnapshotMoment::HeldAtExit) else {
@@ -296,7 +296,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// All was taken in that was reported before the first snapshot that waits.
+    /// All records from before the first snapshot that waits are processed.
     fn finish_exit(&mut self) -> Result<(), SessionError> {
         if self.reader.counters()?.lost != self.lost {
             return self.recover_from_loss();
@@ -307,11 +307,11 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Of a process that was let go.
+    /// Of a process that was continued.
     fn conclude(&mut self, snapshot: Snapshot) {
         let pid = snapshot.observations.pid;
         if is_audited(&self.pipeline.borrow().spaces, pid) {
-            // Said where the user wants to know.
+            // Printed with `-v`.
             let _ = self.compare(snapshot);
         } else {
             self.hold_for_exits();
@@ -319,12 +319,12 @@ impl<'a> Session<'a> {
         self.pipeline.borrow_mut().completion.forget(pid);
     }
 
-    /// What came after the first exit that waits is not taken in before it.
+    /// Records from after the first exit that waits are not processed before it.
     fn hold_for_exits(&self) {
         self.pipeline.borrow_mut().hold_after(self.exits.next_ns());
     }
 
-    /// Takes in what was reported until the first snapshot that waits, or by now. False where the time was over
+    /// Processes the records until the first snapshot that waits, or all. False where the time was over
     /// before.
     fn catch_up(&mut self, limit: Option<Duration>) -> Result<bool, SessionError> {
         let (begun, mut in_time, pipeline) = (Instant::now(), true, self.pipeline);
@@ -343,7 +343,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Takes in all that was reported by now.
+    /// Processes all records up to now.
     fn settle(&mut self) -> Result<(), SessionError> {
         self.finish_exits()?;
         self.reader.settle()?;
@@ -366,7 +366,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Joins a snapshot with the calls that were reported by then. An error was told.
+    /// Joins a snapshot with the calls that were reported by then. An error was printed.
     fn compare(&mut self, snapshot: Snapshot) -> Result<(), StaleSnapshot> {
         let (pid, moment) = (snapshot.observations.pid, snapshot.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
@@ -391,8 +391,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Looks at every process that lives and was not seen at its end. All are read before the
-    /// first is compared: reports that come meanwhile are caught up with once, not for each.
+    /// Takes a snapshot of every running process that was not examined at its end. All are read before the
+    /// first is compared: reports that arrive meanwhile are processed once, not for each.
     pub fn snapshot_all(&mut self) {
         if self.schedule.interval == NEVER {
             return;
@@ -403,7 +403,8 @@ impl<'a> Session<'a> {
         self.audits.containers.read_memory();
     }
 
-    /// Looks at these processes, whatever the schedule says. What cannot be examined is left as it was.
+    /// Takes snapshots of these processes, whatever the schedule says. What cannot be examined keeps its last
+    /// one.
     pub fn snapshot_processes(&mut self, mut pids: Vec<Pid>) {
         // A failing ring ends the run at the next poll of the loop.
         drop(self.finish_exits());
@@ -429,7 +430,7 @@ impl<'a> Session<'a> {
         self.pipeline.borrow_mut().spaces.snapshots_compared();
     }
 
-    /// Takes in what is still on its way, and looks at what goes on living.
+    /// Processes the last records, and takes snapshots of the processes that go on.
     fn finish(&mut self, end: End) -> Result<End, SessionError> {
         self.settle()?;
         self.recover_from_loss()?;

@@ -31,7 +31,7 @@ pub enum SessionError {
     #[error("snapshot of {pid} ({name}): {source}{remedy}")]
     Snapshot { pid: Pid, name: String, source: ObserveError, remedy: String },
     #[error(
-        "{pid} ({name}) was not met among the tasks that the kernel shows: vmaudit runs in a PID namespace of \
+        "{pid} ({name}) was not found among the tasks that the kernel lists: vmaudit runs in a PID namespace of \
          its own (a container without --pid=host)"
     )]
     OtherNamespace { pid: Pid, name: String },
@@ -48,7 +48,7 @@ pub enum SessionError {
     Store(#[from] crate::store::StoreError),
     #[error("{} is not complete: it can be read up to where it stopped", path.display())]
     Recording { path: PathBuf },
-    /// The command line asks for something that cannot be.
+    /// The command line requests something impossible.
     #[error("{0}")]
     Usage(String),
 }

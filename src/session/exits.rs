@@ -1,5 +1,5 @@
-//! Processes that were held at their end and let go before all their calls were taken in: what was read of
-//! them waits for the ledger to get there, and not they.
+//! Processes that were held at their exit and continued before all their calls were processed: the snapshot
+//! waits until the ledger has caught up, and not the process.
 
 use super::audits::Snapshot;
 use super::pipeline::Pipeline;
@@ -19,7 +19,7 @@ pub struct Exits {
 
 impl Exits {
     /// False where so much waits already that the next one has to.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.mappings < MAX_MAPPINGS
     }
 
@@ -52,18 +52,19 @@ pub fn open_files(seen: &Observations, pipeline: &mut Pipeline) {
         let Some(file) = mapping.file_ref() else { continue };
         let request =
             OpenRequest { file: &file, range: mapping.range, pid: Some(seen.pid as Pid), build_id: None };
-        // What cannot be opened now is asked for again with the first stack, and said then.
+        // What cannot be opened now is opened again with the first stack, and reported then.
         drop(files.open(&request));
     }
 }
 
-/// It may be the last one that has a segment of System V shared memory attached. Of a segment that is gone the size
-/// cannot be asked for any more: calls of others that are still to be taken in may need it (ipc/shm.c, do_shmat).
+/// It may be the last one that has a segment of System V shared memory attached. The size of a removed
+/// segment cannot be queried any more: unprocessed calls of other processes may need it (ipc/shm.c,
+/// do_shmat).
 pub fn keeps_segments(seen: &Observations) -> bool {
     seen.mappings.iter().any(|mapping| mapping.name.starts_with(b"/SYSV"))
 }
 
-/// It has made code at run time: frames in it are looked up in its memory.
+/// It has made code at run time: frames in it are resolved from its memory.
 pub fn has_generated_code(seen: &Observations) -> bool {
     let is_anonymous = |name: &[u8]| name.is_empty() || name.starts_with(b"[anon");
     seen.mappings.iter().any(|m| m.prot.exec && m.file.is_none() && is_anonymous(&m.name))

@@ -1,4 +1,4 @@
-//! What the ledger alone knows of a process, in the shape of a snapshot of it.
+//! The ledger's state of a process, in the form of a snapshot of it.
 
 use super::pipeline::Pipeline;
 use super::spaces::shares_space_with_parent;
@@ -20,8 +20,8 @@ pub struct AsOf {
     pub found: HashMap<Pid, Vec<Addr>>,
 }
 
-/// A process that nobody could look at: at its end, or as of a moment. None where it has no address
-/// space of its own.
+/// A process without a snapshot: at its end, or as of a moment. None where it has no address space of its
+/// own.
 pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Option<Observations> {
     let process = pipeline.spaces.process(pid)?;
     // A child that never executed anything, and whose address space was its parent's.
@@ -42,7 +42,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     let time = as_of.map(|moment| moment.time_ns).or(process.exited_ns).unwrap_or_default();
     let gap = match as_of {
         Some(_) => "as the calls until then add up: what was resident at that moment is not known",
-        None => "nobody looked at it before its end: what was resident is not known",
+        None => "it was not examined before its end: what was resident is not known",
     };
     let exe = process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default();
     let later = as_of.and_then(|moment| moment.later.get(&pid));

@@ -1,4 +1,4 @@
-//! Stacks that the backend need not send again: it is told of those that come often.
+//! Stacks that the backend need not send again: frequent ones are published to it.
 
 use crate::capture::{KnownStack, KnownStacks};
 use crate::model::hash::IntMap;
@@ -16,7 +16,7 @@ const TRIES: u32 = 64;
 /// By the stack and its depth.
 type Published = HashMap<(StackId, u64), (u64, u32)>;
 
-/// What a number stands for.
+/// The stack of a number.
 pub struct KnownStackOf {
     pub id: StackId,
     /// Where the return addresses are, in bytes from the stack pointer.
@@ -30,7 +30,7 @@ impl KnownStackOf {
     }
 }
 
-/// The numbers that were given out, and what they stand for.
+/// The numbers that were given out, with their stacks.
 #[derive(Default)]
 pub struct Known {
     backend: Option<Box<dyn KnownStacks>>,
@@ -72,7 +72,8 @@ impl Known {
     }
 
     /// An equal stack may be another one from now on: other code was mapped, or it is another address space.
-    /// What was sent by then and not read yet is not told from what was sent afterwards: it has no stack.
+    /// A record that was sent before and not read yet cannot be distinguished from a later one: it has no
+    /// stack.
     pub fn forget(&mut self, mm: MmKey) {
         let Some(published) = self.spaces.remove(&mm) else { return };
         for (number, _) in published.values() {

@@ -2,9 +2,9 @@
 //! the command line (`examples/audit.rs`):
 //!
 //! [`start::Start`] prepares the targets and chooses a backend; [`start::Start::run`] lets them go, and gives
-//! what follows a [`engine::Session`], which reads events until the end. Each record is decoded once,
-//! unwound and told to the ledger, and then to every [`sink::Sink`] of the [`pipeline::Pipeline`]. What is left,
-//! [`start::Traced`], becomes a report ([`audits::Audits::report`]).
+//! what follows a [`engine::Session`], which reads events until the end. Each record is decoded once, unwound
+//! and applied to the ledger, and then handed to every [`sink::Sink`] of the [`pipeline::Pipeline`]. What is
+//! left, [`start::Traced`], becomes a report ([`audits::Audits::report`]).
 
 pub mod audits;
 mod complete;
@@ -13,6 +13,7 @@ pub mod error;
 mod exits;
 mod from_ledger;
 mod generated;
+mod incoming;
 mod known;
 pub mod load;
 mod managed;

@@ -2,14 +2,14 @@
 
 use super::complete::Completion;
 use super::generated::GeneratedCode;
+use super::incoming::{HeldRecords, Incoming, RecordDecoder};
 use super::known::Known;
 use super::managed::{Managed, Walked};
 use super::sink::{Context, Sink};
 use crate::attribution::DataRules;
 use crate::attribution::rules::code_tables;
-use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
-use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
-use crate::capture::wire::{self, Decoder, time_of};
+use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
+use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::{Captured, CapturedTouch, CopiedStack};
 use crate::ledger::AddressSpaces;
 use crate::model::stack::ManagedFrames;
@@ -32,27 +32,18 @@ pub struct Tally {
     pub stacks: u64,
     pub truncated: u64,
     pub incomplete: u64,
-    /// Stacks sent as numbers that stood for nothing any more.
+    /// Stacks sent as numbers that were no longer valid.
     pub outdated: u64,
-}
-
-/// A record of a ring, decoded.
-enum Incoming<'a> {
-    Call(Captured<'a>),
-    Touch(CapturedTouch<'a>),
-    Allocation(CapturedHeap<'a>),
-    Site(CapturedSite<'a>),
-    Probed(CapturedCall<'a>),
 }
 
 /// The state between the ring and the report.
 pub struct Pipeline {
-    decoder: Decoder,
+    decoder: RecordDecoder,
     pub spaces: AddressSpaces,
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
-    /// Who asked for a seccomp listener of its own and was refused: `PID (NAME)`.
+    /// Processes that were refused a seccomp listener of their own: `PID (NAME)`.
     pub listener_refused: BTreeSet<String>,
     /// Names of 32-bit programs: their calls take entries that are not traced.
     pub compat: BTreeSet<String>,
@@ -61,12 +52,9 @@ pub struct Pipeline {
     /// What is known of libraries and programs, as data.
     pub rules: &'static DataRules,
     sinks: Vec<Rc<RefCell<dyn Sink>>>,
-    /// Names that a recording brought along: files are not asked then.
+    /// Names from a recording: files are not read then.
     pub recorded_names: Option<FrameNames>,
-    /// Records from after this time wait (CLOCK_MONOTONIC, ns).
-    hold_after: u64,
-    held: Vec<Vec<u8>>,
-    undecodable: u64,
+    held: HeldRecords,
     /// What the backend need not send again.
     pub known: Known,
     pub managed: Managed,
@@ -79,7 +67,7 @@ pub struct Pipeline {
 impl Pipeline {
     pub fn new(backend: &str) -> Pipeline {
         Pipeline {
-            decoder: Decoder::default(),
+            decoder: RecordDecoder::default(),
             spaces: AddressSpaces::new(),
             unwinder: unwinder(),
             stacks: StackTable::default(),
@@ -90,9 +78,7 @@ impl Pipeline {
             rules: DataRules::built_in(),
             sinks: Vec::new(),
             recorded_names: None,
-            hold_after: u64::MAX,
-            held: Vec::new(),
-            undecodable: 0,
+            held: HeldRecords::default(),
             known: Known::default(),
             managed: Managed::default(),
             time_ns: 0,
@@ -101,7 +87,7 @@ impl Pipeline {
         }
     }
 
-    /// From now on `sink` hears what comes. It may not be borrowed while records are taken.
+    /// From now on `sink` is called. It may not be borrowed while records are processed.
     pub fn add_sink(&mut self, sink: Rc<RefCell<dyn Sink>>) {
         self.sinks.push(sink);
     }
@@ -114,8 +100,8 @@ impl Pipeline {
         }
     }
 
-    /// A process that ran before it was traced, as it was found: `mm` is what its events carry. To
-    /// be told before any of its events.
+    /// A process that ran before it was traced, as it was found: `mm` is the key in its events. To be called
+    /// before any of its events.
     pub fn found(&mut self, mm: MmKey, seen: &Observations) {
         for thread in &seen.threads {
             self.decoder.set_comm(thread.tid, &thread.comm);
@@ -128,9 +114,9 @@ impl Pipeline {
         self.for_each_sink(|sink, context| sink.found(mm, seen, context));
     }
 
-    /// Files are looked for in this process' root, too, also after its end: others of its container
-    /// live shortly.
-    pub fn look_in_root_of(&mut self, pid: Pid) {
+    /// Files are searched for in this process' root, too, also after its end: other processes of its
+    /// container are short-lived.
+    pub fn search_root_of(&mut self, pid: Pid) {
         if let Ok(root) = Root::of(pid) {
             self.unwinder.files_mut().add_root(root);
         }
@@ -180,21 +166,17 @@ impl Pipeline {
         self.for_each_sink(|sink, _| sink.abandoned());
     }
 
-    /// To be called now and then, also while nothing happens. False when nobody wants more.
+    /// To be called regularly, also while nothing happens. False when no sink needs more.
     pub fn turn(&mut self) -> bool {
-        let mut wanted = true;
-        self.for_each_sink(|sink, context| wanted &= sink.turn(context));
-        wanted
+        let mut goes_on = true;
+        self.for_each_sink(|sink, context| goes_on &= sink.turn(context));
+        goes_on
     }
 
     /// From now on records of a later time wait, until a later time is given: a snapshot is compared
     /// with what was reported by then, not with what a busy process did since. `u64::MAX` ends it.
     pub fn hold_after(&mut self, time_ns: u64) {
-        self.hold_after = time_ns;
-        let (ready, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.held).into_iter().partition(|raw| time_of(raw) <= Some(time_ns));
-        self.held = waiting;
-        for raw in ready {
+        for raw in self.held.hold_after(time_ns) {
             self.take(&raw);
         }
     }
@@ -206,15 +188,13 @@ impl Pipeline {
 
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
-        if self.hold_after == u64::MAX || time_of(raw) <= Some(self.hold_after) {
+        if !self.held.holds(raw) {
             self.take(raw);
-        } else {
-            self.held.push(raw.to_vec());
         }
     }
 
     fn take(&mut self, raw: &[u8]) {
-        match self.decode(raw) {
+        match self.decoder.decode(raw) {
             Some(Incoming::Call(captured)) => self.call(captured),
             Some(Incoming::Touch(captured)) => self.touch(captured),
             Some(Incoming::Allocation(captured)) => self.allocation(captured),
@@ -222,24 +202,6 @@ impl Pipeline {
             Some(Incoming::Probed(call)) => self.probed(&call),
             None => {}
         }
-    }
-
-    /// None for what completes an earlier record, and for what makes no sense, which is counted.
-    fn decode<'r>(&mut self, raw: &'r [u8]) -> Option<Incoming<'r>> {
-        if uprobe_wire::is_call(raw) {
-            // One that makes no sense is found missing by the counts.
-            return uprobe_wire::decode(raw).map(Incoming::Probed);
-        }
-        if wire::is_touch(raw) {
-            return wire::touch(raw).map(Incoming::Touch);
-        }
-        let decoded = match (heap_wire::is_site(raw), heap_wire::is_heap(raw)) {
-            (true, _) => heap_wire::decode_site(raw).map(Incoming::Site),
-            (_, true) => heap_wire::decode(raw).map(Incoming::Allocation),
-            _ => return self.decoder.decode(raw).map(Incoming::Call),
-        };
-        self.undecodable += u64::from(decoded.is_none());
-        decoded
     }
 
     fn call(&mut self, captured: Captured<'_>) {
@@ -290,10 +252,10 @@ impl Pipeline {
     }
 
     fn compose(&mut self, walked: &Walked<'_>, managed: &ManagedFrames) -> StackId {
-        self.managed.compose(walked, managed, &self.decoder.codes, &mut self.stacks)
+        self.managed.compose(walked, managed, self.decoder.codes(), &mut self.stacks)
     }
 
-    /// The ledger of mappings is not told.
+    /// The ledger of mappings does not get it.
     fn allocation(&mut self, mut captured: CapturedHeap<'_>) {
         let (mm, pid) = (captured.event.mm, captured.event.pid);
         if let Some(stack) = &captured.stack {
@@ -310,21 +272,21 @@ impl Pipeline {
         self.for_each_sink(|sink, _| sink.site(site, id));
     }
 
-    /// A page fault is no call: the ledger is asked, not told.
+    /// A page fault is no call: the ledger is queried, not changed.
     fn touch(&mut self, captured: CapturedTouch<'_>) {
         let CapturedTouch { mut touch, stack } = captured;
         touch.stack = Ok(self.unwind(touch.mm, touch.pid, &stack).0);
         self.for_each_sink(|sink, context| sink.touched(&touch, context));
     }
 
-    /// A call of a probed function is no event: the ledger is not told.
+    /// A call of a probed function is no event: the ledger is not changed.
     fn probed(&mut self, call: &CapturedCall<'_>) {
         let (id, completeness) = self.unwind(call.mm, call.pid, &call.stack);
         self.count(completeness);
         self.for_each_sink(|sink, _| sink.probed(call, id));
     }
 
-    /// Tells the ledger an event of a recording.
+    /// Applies an event of a recording.
     pub fn replay(&mut self, event: &VmEvent) {
         self.tally.events += 1;
         if let Ok(stack) = event.stack {
@@ -341,7 +303,7 @@ impl Pipeline {
 
     /// Records that could not be decoded.
     pub fn undecodable(&self) -> u64 {
-        self.decoder.undecodable + self.undecodable
+        self.decoder.undecodable()
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
@@ -370,7 +332,7 @@ impl Pipeline {
         found
     }
 
-    /// A runtime's tables of the code that it makes are looked for where there is such code.
+    /// Finds a runtime's tables of generated code where there is such code.
     fn find_code_tables(&mut self, mm: MmKey, pid: Pid) {
         if self.unwinder.has_code_tables(pid) {
             return;
@@ -397,7 +359,7 @@ impl Pipeline {
         self.generated.name_all_waiting(&mut self.stacks);
     }
 
-    /// Tells the unwinder what is mapped now, where that has changed.
+    /// Gives the unwinder the current mappings, where they have changed.
     fn renew_modules(&mut self, mm: MmKey, pid: Pid) {
         if let Some(generation) = self.spaces.module_generation(mm)
             && !self.unwinder.is_current(mm, generation)
@@ -419,7 +381,7 @@ impl Pipeline {
             if has_generated {
                 self.find_code_tables(mm, pid);
             }
-            self.managed.look(mm, self.time_ns, &self.unwinder);
+            self.managed.refresh(mm, self.time_ns, &self.unwinder);
         }
     }
 

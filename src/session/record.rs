@@ -1,5 +1,5 @@
-//! `-o FILE`: hands every step to the recording. A recording that fails stops, is told on
-//! standard error, and leaves the target and the report alone; the exit code says it in the end.
+//! `-o FILE`: hands every step to the recording. A recording that fails stops, with a message on standard
+//! error, and does not affect the target and the report; the exit code says it in the end.
 
 use super::error::SessionError;
 use super::pipeline::{Pipeline, Tally};
@@ -96,16 +96,16 @@ impl Record {
         say(format_args!("the recording stops here, all else goes on: {error}"));
     }
 
-    /// Who holds the heap, of a run that counted it, too.
+    /// The heap's report, of a run that counted allocations, too.
     pub fn heap(&mut self, moment: HeapMoment) {
         self.with(|recorder| recorder.heap(moment));
     }
 
     /// The end: the report, the names of all other frames, the facts.
     ///
-    /// Every frame gets a name, also of stacks that no longer own a byte: the files may be gone when
-    /// the recording is read. Each is looked up as a stack of its own: all stacks with their names
-    /// would be many times as much.
+    /// Every frame gets a name, also of stacks that no longer own a byte: the files may be gone when the
+    /// recording is read. Each is symbolized as a stack of its own: all stacks with their names would be many
+    /// times as much.
     ///
     /// # Errors
     /// When it could not be written to its end.
@@ -169,7 +169,7 @@ impl Sink for Record {
         self.with(|recorder| recorder.discard_snapshot(pid));
     }
 
-    /// These are kept, whatever is looked up later.
+    /// These are kept, whatever is symbolized later.
     fn named(&mut self, names: &SymbolizedStacks, context: &mut Context<'_>) {
         self.with(|recorder| recorder.names(names, context.stacks));
     }

@@ -1,4 +1,4 @@
-//! A recording told to the ledger again, by the code that a live run uses.
+//! A recording replayed into the ledger, by the code that a live run uses.
 
 use super::audits::{Audits, EventTotals};
 use super::error::SessionError;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// A recording, and what the ledger knows by the steps that were told to it so far.
+/// A recording, and the ledger's state after the steps that were replayed so far.
 ///
 /// ```text
 /// let mut replay = Replay::open(path)?;
@@ -33,7 +33,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Opens a recording, with its stacks and names; no step has been told yet.
+    /// Opens a recording, with its stacks and names; no step has been replayed yet.
     ///
     /// # Errors
     /// When it is no recording, or damaged.
@@ -52,7 +52,7 @@ impl Replay {
         pipeline.spaces.snapshot_begins();
         pipeline.stacks = recording.stacks()?;
         let names = recording.names(&pipeline.stacks)?;
-        // A recording that was cut has none: then the files are asked, if they are still the same.
+        // A truncated recording has none: then the files are read, if they are still the same.
         pipeline.recorded_names = recording.facts().is_some().then_some(names);
         let mut audits = Audits::new(recording.meta().timeline);
         audits.main = recording.meta().main;
@@ -64,8 +64,8 @@ impl Replay {
         self.recording.meta()
     }
 
-    /// Tells all steps to the ledger, in order. `before` sees each before it is told, and the
-    /// state until then; what it breaks at is not told any more.
+    /// Replays all steps, in order. `before` gets each step and the state before it; the step at which it
+    /// breaks is not applied.
     ///
     /// # Errors
     /// When the recording is damaged.
@@ -88,7 +88,7 @@ impl Replay {
         Ok(recording.steps(&mut each)?)
     }
 
-    /// The report is to show the moment `time_ns` (CLOCK_MONOTONIC), until which steps were told.
+    /// The report is to show the moment `time_ns` (CLOCK_MONOTONIC), until which steps were replayed.
     ///
     /// # Errors
     /// When the recording is damaged.
@@ -105,12 +105,12 @@ impl Replay {
         self.recording.facts().map(|facts| facts.ended_ns)
     }
 
-    /// As [`Audits::all_ended_ns`], of what was told so far.
+    /// As [`Audits::all_ended_ns`], of what was replayed so far.
     pub fn all_ended_ns(&self) -> Option<u64> {
         self.audits.all_ended_ns(&self.pipeline)
     }
 
-    /// The report of what was told so far. Also what symbolizing has to say.
+    /// The report of what was replayed so far, and the symbolizer's warnings.
     pub fn report(mut self) -> (Report, Vec<String>) {
         let facts = self.recording.facts();
         let totals = EventTotals {

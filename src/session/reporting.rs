@@ -1,5 +1,5 @@
 //! While a report is made: a request to stop does not end vmaudit and lose what was gathered. A second one
-//! does, for whoever does not want to wait.
+//! does.
 
 use super::say::say;
 use crate::launch::Signals;

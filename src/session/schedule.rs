@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Snapshots may take one part in this many of the time; more where the user wants a timeline.
+/// Snapshots may take one part in this many of the time; more where the user requests a timeline.
 const SNAPSHOT_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
 /// As `Schedule::interval`: no snapshots, because nothing is reported of the processes.

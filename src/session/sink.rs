@@ -58,7 +58,7 @@ pub trait Sink {
     /// Nothing was started.
     fn abandoned(&mut self) {}
 
-    /// Called now and then, also while nothing happens. False when nobody wants more.
+    /// Called regularly, also while nothing happens. False when the sink needs no more.
     fn turn(&mut self, _context: &mut Context<'_>) -> bool {
         true
     }

@@ -29,17 +29,17 @@ enum Targets {
     Running(Box<Attached>, Vec<MarkedThread>),
 }
 
-/// What the command is asked once it runs.
+/// What is read of the command once it runs.
 type OnStart<'a> = dyn FnOnce(&mut Running) -> Result<Option<Load>, SessionError> + 'a;
 
-/// A backend at work, and targets that it is told of: nothing of theirs is lost from here on.
+/// A running backend and its targets: none of their calls is lost from here on.
 pub struct Start<'a> {
     pub tracer: Tracer,
     targets: Targets,
     container: Option<&'a Container>,
-    /// Whoever enters the container later is a target, too.
+    /// A process that enters the container later is a target, too.
     followed: bool,
-    /// What to do about a command that wants no seccomp filter on it.
+    /// What to do about a command that does not work under a seccomp filter.
     without_filter: &'static str,
     on_start: Option<Box<OnStart<'a>>>,
 }
@@ -52,15 +52,15 @@ pub struct Traced<T> {
     pub audits: Audits,
     pub counters: Counters,
     pub pipeline: Pipeline,
-    /// What to do about a command that wants no seccomp filter on it.
+    /// What to do about a command that does not work under a seccomp filter.
     pub without_filter: &'static str,
     pub tracer: Tracer,
 }
 
 impl<'a> Start<'a> {
-    /// A command, suspended before its first instruction; with `container`, what is executed in it from
-    /// outside meanwhile, too. `without_filter` and, where the calls come through it, `without_listener` say
-    /// what to do about a command that wants no seccomp filter on it.
+    /// A command, suspended before its first instruction; with `container`, also what is executed in it from
+    /// outside meanwhile. `without_filter` and, where calls are seen through it, `without_listener` say what
+    /// to do about a command that does not work under a seccomp filter.
     ///
     /// # Errors
     /// When it cannot be started, or no backend works.
@@ -153,7 +153,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// What a process has mapped is known without a look at it, from its first instruction on.
+    /// What a process has mapped is known without a snapshot, from its first instruction on.
     pub fn knows_all_mappings(&self) -> bool {
         matches!(self.tracer, Tracer::Bpf(_))
     }
@@ -174,7 +174,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// What is done just after the command was let go: it may bring what drives the command.
+    /// Called just after the command was started: it may return the load that drives the command.
     pub fn on_start(&mut self, act: impl FnOnce(&mut Running) -> Result<Option<Load>, SessionError> + 'a) {
         self.on_start = Some(Box::new(act));
     }
@@ -252,7 +252,7 @@ impl<'a> Start<'a> {
 }
 
 impl<T> Traced<T> {
-    /// Takes in what has come since.
+    /// Processes what has arrived since.
     ///
     /// # Errors
     /// When the ring cannot be read.
@@ -267,7 +267,7 @@ impl<T> Traced<T> {
     /// To be called just before vmaudit exits.
     pub fn detach_in_background(self) -> T {
         let Traced { outcome, pipeline, tracer, .. } = self;
-        // What sinks have open is nobody's any more: the child that detaches would keep it open.
+        // Closes what sinks have open: the child that detaches would keep it open.
         drop(pipeline);
         tracer.detach_in_background();
         outcome

@@ -1,11 +1,11 @@
-//! Names while a session goes on. Each stack is looked up once.
+//! Names while a session runs. Each stack is symbolized once.
 
 use super::pipeline::Pipeline;
 use crate::model::{StackId, SymbolizedStacks};
 use crate::symbolize::{Config, Symbolizer};
 use std::collections::HashSet;
 
-/// Stacks whose names are kept from one time to the next, beyond those that are asked for.
+/// Stacks whose names are kept from one time to the next, beyond those that are requested.
 const MAX_NAMED: usize = 8192;
 
 pub struct SymbolNames {
@@ -25,7 +25,7 @@ impl SymbolNames {
         SymbolNames { symbolizer: Symbolizer::new(config), names: SymbolizedStacks::default() }
     }
 
-    /// The next ones take the place of all that are not asked for with them.
+    /// The next request drops all that are not part of it.
     pub fn are_many(&self) -> bool {
         self.names.stacks.len() > MAX_NAMED
     }
@@ -46,11 +46,12 @@ impl SymbolNames {
         stacks: impl Iterator<Item = StackId>,
         pipeline: &mut Pipeline,
     ) -> &SymbolizedStacks {
-        let wanted: HashSet<StackId> = stacks.collect();
+        let requested: HashSet<StackId> = stacks.collect();
         if self.are_many() {
-            self.names.stacks.retain(|id, _| wanted.contains(id));
+            self.names.stacks.retain(|id, _| requested.contains(id));
         }
-        let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
+        let new: Vec<StackId> =
+            requested.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
         if !new.is_empty() {
             let named = match &pipeline.recorded_names {
                 Some(names) => names.symbolized_without_inlined(new, &pipeline.stacks),

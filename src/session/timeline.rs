@@ -61,7 +61,7 @@ impl Timelines {
         }
     }
 
-    /// None for a process that nobody examined.
+    /// None for a process that was not examined.
     pub fn of(&self, pid: Pid) -> Option<Timeline> {
         self.by_pid.get(&pid).filter(|timeline| !timeline.is_empty()).cloned()
     }

@@ -15,10 +15,10 @@ pub enum SessionEvent {
     Held(HeldExit),
     /// The session is over.
     Over(End),
-    /// Processes that are traced from now on, and what was mapped before: to be told before any of
-    /// their events.
+    /// Processes that are traced from now on, and what was mapped before: to be applied before any of their
+    /// events.
     Joined(Vec<(MmKey, Observations)>),
-    /// Somebody asks vmaudit to stop: at once, or when the command has dealt with it.
+    /// vmaudit received a signal to stop: immediately, or when the command has handled it.
     StopRequested {
         now: bool,
     },
@@ -30,10 +30,10 @@ pub trait Watched {
     /// True when `next` has something of which `as_fd` says nothing any more.
     fn has_pending(&self) -> bool;
 
-    /// Readable when there may be news.
+    /// Readable when there may be an event.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
-    /// The next news, without waiting.
+    /// The next event, without waiting.
     ///
     /// # Errors
     /// When a system call fails that never does.
@@ -63,7 +63,7 @@ pub trait Watched {
 pub struct Launched {
     running: Running,
     interrupts: u32,
-    /// What the user can do for a command that wants no seccomp filter on it.
+    /// What the user can do for a command that does not work under a seccomp filter.
     without_filter: &'static str,
 }
 
@@ -105,7 +105,7 @@ impl Watched for Launched {
             }
             TargetEvent::StrictModeRefused { pid, comm } => {
                 say(format_args!(
-                    "process {pid} ({}) asked for seccomp's strict mode and was refused (EINVAL), because \
+                    "process {pid} ({}) requested seccomp's strict mode and was refused (EINVAL), because \
                      vmaudit has a seccomp filter on it: {}",
                     String::from_utf8_lossy(&comm),
                     self.without_filter

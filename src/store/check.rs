@@ -20,7 +20,7 @@ pub(super) const MAX_VALUE: i32 = 1 << 29;
 /// See [`StoreError`].
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     header(path)?;
-    // Locking would wait for a writer: this is told at once instead.
+    // Locking would wait for a writer: this fails immediately instead.
     let with = |flags: OpenFlags| -> Result<Connection, Fault> {
         let db = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         db.busy_timeout(Duration::ZERO)?;
@@ -53,7 +53,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     with(OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(prepare).map_err(|fault| fault.at(path, "opening it"))
 }
 
-/// What the first bytes and the length of a file tell, without SQLite.
+/// What the first bytes and the length of a file show, without SQLite.
 fn header(path: &Path) -> Result<(), StoreError> {
     let io = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => StoreError::NotFound { path: path.to_owned() },

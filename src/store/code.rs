@@ -1,4 +1,5 @@
-//! What the files with code of a snapshot hold, and the blocks of allocators and threads that headers tell, as a row.
+//! What the files with code of a snapshot hold, and the blocks of allocators and threads that headers
+//! describe, as a row.
 
 use super::error::Fault;
 use super::read::one_row;

@@ -1,4 +1,4 @@
-//! What smaps and pagemap told of each VMA, as rows.
+//! What smaps and pagemap report of each VMA, as rows.
 
 use super::error::Fault;
 use super::read::one_row;

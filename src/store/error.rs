@@ -52,7 +52,7 @@ pub enum StoreError {
 pub(super) enum Fault {
     Sql(rusqlite::Error),
     Damaged(String),
-    /// RLIMIT_FSIZE: SQLite knows of full disks, but not of that.
+    /// RLIMIT_FSIZE: SQLite reports full disks, but not that.
     SizeLimit,
 }
 
@@ -67,7 +67,7 @@ impl Fault {
         Fault::Damaged(what.into())
     }
 
-    /// To be asked at once after a failed write.
+    /// To be called immediately after a failed write.
     pub(super) fn of_writing(self, db: &rusqlite::Connection) -> Fault {
         match self {
             Fault::Sql(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::SystemIoFailure) => {

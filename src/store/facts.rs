@@ -9,11 +9,11 @@ pub struct RunMeta {
     pub version: String,
     /// `bpf`, `perf`, `notify`, `snapshot`.
     pub backend: String,
-    /// What was run or asked for; bytes that are not UTF-8 are replaced.
+    /// What was run, or the targets; bytes that are not UTF-8 are replaced.
     pub command: Vec<String>,
     /// Each snapshot became a point of a timeline (`--interval`).
     pub timeline: bool,
-    /// Page faults were asked for (`--touch`); they are in the report only.
+    /// Page faults were traced (`--touch`); they are in the report only.
     pub touch: bool,
     /// It is of a heap and has no calls: how the run printed its report, as JSON.
     pub heap: Option<String>,
@@ -24,7 +24,7 @@ pub struct RunMeta {
     pub started_unix_ns: u64,
 }
 
-/// Whom the file is to belong to: the user behind sudo.
+/// The owner of the file: the user behind sudo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
     pub uid: u32,
@@ -34,7 +34,7 @@ pub struct Owner {
 /// Known when it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
-    /// Events that were told to the ledger.
+    /// Events that were applied to the ledger.
     pub events: u64,
     /// Events of which nothing is known.
     pub dropped: u64,

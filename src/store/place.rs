@@ -1,4 +1,4 @@
-//! Where a new recording goes: an older one is kept beside it, anything else is left alone.
+//! Where a new recording goes: an older one is kept under another name, other files are not touched.
 
 use super::error::StoreError;
 use super::facts::Owner;
@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// The part of a SQLite header that tells what a file is.
+/// The part of a SQLite header that identifies a file.
 pub(super) const HEADER: usize = 100;
 
 /// `path` with something appended to its name.
@@ -44,7 +44,7 @@ pub fn is_recording(path: &Path) -> bool {
             .is_ok_and(|header| not_ours(&header).is_none())
 }
 
-/// What a recording at `path` needs beside it: its journal, and an older recording with its own.
+/// The files that a recording at `path` needs next to it: its journal, and an older recording with its own.
 pub fn sidecar_names(path: &Path) -> [PathBuf; 3] {
     let old = sibling(path, ".old");
     [sibling(path, "-journal"), sibling(&old, "-journal"), old]

@@ -76,10 +76,10 @@ impl<'a, 'stmt> Columns<'a, 'stmt> {
 }
 
 impl Columns<'_, '_> {
-    fn wrong(&self, column: usize, wanted: &str) -> Fault {
+    fn wrong(&self, column: usize, expected: &str) -> Fault {
         let row: &Row<'_> = self.0;
         let name = row.as_ref().column_name(column).unwrap_or("?");
-        Fault::damaged(format!("the column {name} of a row is no {wanted}"))
+        Fault::damaged(format!("the column {name} of a row is no {expected}"))
     }
 
     pub(super) fn maybe(&self, column: usize) -> Result<Option<i64>, Fault> {

@@ -175,7 +175,7 @@ impl Recorder {
     /// Marks the recording as complete and closes it.
     ///
     /// # Errors
-    /// What stopped the recording, now or earlier, unless [`Recorder::failure`] told it.
+    /// What stopped the recording, now or earlier, unless [`Recorder::failure`] has returned it.
     pub fn finish(mut self, facts: &Facts) -> Result<(), StoreError> {
         self.batch.push(Row::Facts(Box::new(*facts)));
         self.hand_over();
@@ -190,7 +190,7 @@ impl Recorder {
         place::give_up(&self.path, self.older);
     }
 
-    /// What stopped the recording; told once.
+    /// What stopped the recording; returned once.
     pub fn failure(&mut self) -> Option<StoreError> {
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             self.close();

@@ -63,7 +63,7 @@ impl Recording {
             }
             each(row.bytes(1)?).map_err(|why| Fault::damaged(format!("part {parts} of the report: {why}")))
         })?;
-        // Told with the parts; a single one may be without.
+        // Written with the parts; a single one may be without.
         match number(&self.db, "report_rows")?.unwrap_or(1) {
             expected if expected == parts => Ok(()),
             expected => Err(Fault::damaged(format!("the report has {parts} parts instead of {expected}"))),
@@ -98,7 +98,7 @@ impl Recording {
         stacks(&self.db).map_err(|fault| fault.at(&self.path, "reading stacks"))
     }
 
-    /// The names of frames that were looked up when the recording was made.
+    /// The names of frames that were resolved when the recording was made.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -129,8 +129,8 @@ fn meta(db: &Connection) -> Result<RunMeta, Fault> {
         backend: text(db, "backend")?,
         command: serde_json::from_str(&command).map_err(|e| Fault::damaged(format!("command: {e}")))?,
         main: i32::try_from(main).map_err(|_| Fault::damaged(format!("main_pid is {main}")))?,
-        timeline: number(db, "timeline")?.is_some_and(|asked| asked != 0),
-        touch: number(db, "touch")?.is_some_and(|asked| asked != 0),
+        timeline: number(db, "timeline")?.is_some_and(|flag| flag != 0),
+        touch: number(db, "touch")?.is_some_and(|flag| flag != 0),
         heap: read::meta(db, "heap", |row| row.text(1))?,
         started_ns: required(db, "started_ns")?,
         started_unix_ns: required(db, "started_unix_ns")?,

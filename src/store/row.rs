@@ -57,7 +57,7 @@ pub(super) struct ExecRow {
     pub(super) mappings: Option<Vec<Mapping>>,
 }
 
-/// Where a snapshot or a loss stands among the steps.
+/// The position of a snapshot or a loss among the steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepPosition {
     pub(super) id: i64,

@@ -42,12 +42,12 @@ pub(super) fn verify(db: &Connection) -> Result<(), Fault> {
     let version: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let expected = Connection::open_in_memory()?;
     expected.execute_batch(TABLES)?;
-    let mut wanted = expected.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")?;
-    let mut wanted = wanted.query([])?;
+    let mut tables = expected.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")?;
+    let mut tables = tables.query([])?;
     let mut found = db.prepare(
         "SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE AND type = 'table' AND sql = ?2",
     )?;
-    while let Some(row) = wanted.next()? {
+    while let Some(row) = tables.next()? {
         let (name, sql): (String, String) = (row.get(0)?, row.get(1)?);
         if version < FORMAT && SINCE_4.contains(&name.as_str()) {
             continue;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Writing looks at living processes may take one part in this many of the time.
+/// Writing periodic snapshots may take one part in this many of the time.
 const SHARE: u32 = 20;
 /// Known devices, inodes and names; begun anew at this size.
 const MAX_KNOWN: usize = 1 << 16;

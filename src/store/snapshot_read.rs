@@ -19,7 +19,7 @@ pub(super) fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
     }
 }
 
-/// What stands behind mappings, by number from 1.
+/// What backs mappings, by number from 1.
 pub(super) type Backings = Vec<(Option<MappingFile>, Vec<u8>)>;
 
 pub(super) fn backings(db: &Connection) -> Result<Backings, Fault> {

@@ -14,7 +14,7 @@ use crate::model::{
 use rusqlite::{Connection, Row};
 use std::ops::ControlFlow;
 
-/// Everything but events: few, and each where it belongs among them.
+/// Steps other than events, each with its position among them.
 struct Landmark {
     id: i64,
     after_event: i64,
@@ -39,8 +39,8 @@ struct Dictionary {
 }
 
 impl Recording {
-    /// Calls `each` with every step in order, until it says to stop. Events are read as they are
-    /// asked for; the step is only lent.
+    /// Calls `each` with every step in order, until it says to stop. Events are read one by one; the step is
+    /// borrowed for the call.
     ///
     /// # Errors
     /// When the file is damaged: steps before the damage have been handed over then.

@@ -30,9 +30,9 @@ pub(super) fn kind_of(number: i64) -> Result<FrameKind, Fault> {
     }
 }
 
-/// Which frames have names already. All lines of a frame come from one lookup, the first that
-/// found it: another may know of other lines and inlined functions (the time for reading DWARF is
-/// limited), and halves of both would name calls that nobody made.
+/// Which frames have names already. All lines of a frame come from one lookup, the first that found it:
+/// another may know of other lines and inlined functions (the time for reading DWARF is limited), and halves
+/// of both would name calls that never happened.
 #[derive(Default)]
 pub(super) struct NamedFrames(Vec<bool>);
 
@@ -129,7 +129,7 @@ impl FrameNames {
         Ok(names)
     }
 
-    /// The lines of a stack, innermost first; None where a frame of it was not looked up.
+    /// The lines of a stack, innermost first; None where a frame of it was not resolved.
     pub fn stack(&self, id: StackId, stacks: &StackTable) -> Option<Vec<SymbolFrame>> {
         if id.0 as usize >= stacks.len() {
             return None;
@@ -152,7 +152,7 @@ impl FrameNames {
         names
     }
 
-    /// Names of the stacks asked for, in the form that the core reads.
+    /// Names of the requested stacks, in the form that the core reads.
     pub fn symbolized(
         &self,
         ids: impl IntoIterator<Item = StackId>,

@@ -106,7 +106,7 @@ fn create(path: &Path, (meta, longest): (&RunMeta, i32)) -> Result<Connection, F
 }
 
 fn begin(db: &Connection, meta: &RunMeta) -> Result<(), Fault> {
-    // One writer, and nobody who reads a half-written recording or makes the writer wait.
+    // A single writer; no reader sees a half-written recording or makes the writer wait.
     db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     db.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()))?;
     // The kernel keeps what was written when vmaudit is killed; only a power cut could need more.

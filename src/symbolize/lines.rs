@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// One file's addresses to look up.
+/// One file's addresses to resolve.
 pub(super) struct LineJob {
-    /// Which module asks: returned with the answer.
+    /// The requesting module: returned with the result.
     pub module: usize,
     /// For notes.
     pub name: String,
@@ -70,9 +70,9 @@ pub(super) struct Failure {
     pub note: String,
 }
 
-/// Looks up all jobs, smallest first, until the time is over. Returns what was found by module,
-/// and what had to be left out.
-pub(super) fn look_up(
+/// Resolves all jobs, smallest first, until the time is over. Returns what was found by module, and what had
+/// to be left out.
+pub(super) fn resolve(
     jobs: Vec<LineJob>,
     budget: LineBudget,
 ) -> (HashMap<usize, HashMap<u64, Lines>>, Vec<Failure>) {
@@ -112,7 +112,7 @@ fn collect(receiver: &Receiver<Answer>, time: Duration, take: &mut dyn FnMut(Ans
         let left = deadline.saturating_duration_since(Instant::now());
         match receiver.recv_timeout(left) {
             Ok(answer) => take(answer),
-            // The worker goes on alone and finds nobody to answer to.
+            // The worker goes on alone; its result is dropped.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
     }
@@ -120,8 +120,8 @@ fn collect(receiver: &Receiver<Answer>, time: Duration, take: &mut dyn FnMut(Ans
 
 fn work(jobs: Vec<LineJob>, answers: &Sender<Answer>) {
     for job in jobs {
-        // blazesym maps the file: one that somebody else may cut short meanwhile would end vmaudit by
-        // SIGBUS, so such a file is copied first.
+        // blazesym maps the file: if another process truncated it meanwhile, vmaudit would die by SIGBUS, so
+        // a file that others can write is copied first.
         let copy = if job.object.is_from_elsewhere() { Some(copy_of(&job.object)) } else { None };
         let fd = match &copy {
             Some(Some(copy)) => Some(copy.as_raw_fd()),

@@ -19,13 +19,13 @@ use crate::model::{
 };
 use crate::objects::FileCache;
 use crate::objects::debug_file::DEBUG_DIRS;
-use lines::{LineJob, Lines, look_up};
+use lines::{LineJob, Lines, resolve};
 use module::ModuleNames;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where to look, and how much work to do.
+/// Where to search, and how much work to do.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Directories with debug files; `/usr/lib/debug`.
@@ -46,7 +46,7 @@ pub struct Symbolizer {
     config: Config,
     modules: HashMap<ModuleId, ModuleNames>,
     named: HashMap<Lookup, Named>,
-    /// Their debugging information took too long: not asked again.
+    /// Their debugging information took too long: not read again.
     without_lines: HashSet<ModuleId>,
     notes: Vec<String>,
 }
@@ -65,8 +65,8 @@ impl Symbolizer {
         }
     }
 
-    /// Names the frames of the stacks asked for. `files` is the unwinder's cache where there is
-    /// one, so that deleted programs have names too. One symbolizer serves one `table`.
+    /// Names the frames of the requested stacks. `files` is the unwinder's cache where there is one, so that
+    /// deleted programs have names too. One symbolizer serves one `table`.
     pub fn symbolize(
         &mut self,
         table: &StackTable,
@@ -74,18 +74,18 @@ impl Symbolizer {
         files: &mut FileCache,
     ) -> SymbolizedStacks {
         let ids: HashSet<StackId> = ids.into_iter().filter(|id| (id.0 as usize) < table.len()).collect();
-        let mut wanted: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
+        let mut requested: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
         for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
             if let Some((module, offset)) = lookup_of(&frame)
                 && !table.module(module).is_generated()
                 && !self.named.contains_key(&(module, offset))
             {
-                wanted.entry(module).or_default().insert(offset);
+                requested.entry(module).or_default().insert(offset);
             }
         }
         let mut jobs = Vec::new();
         let mut svmas: HashMap<Lookup, u64> = HashMap::new();
-        for (&id, offsets) in &wanted {
+        for (&id, offsets) in &requested {
             let module = self.modules.entry(id).or_insert_with(|| {
                 let info = table.module(id);
                 let opened = files.for_module(info);
@@ -108,7 +108,7 @@ impl Symbolizer {
         }
         let lines = match self.config.lines {
             Some(budget) => {
-                let (lines, failures) = look_up(jobs, budget);
+                let (lines, failures) = resolve(jobs, budget);
                 for failure in failures {
                     self.without_lines.insert(ModuleId(failure.module as u32));
                     self.notes.push(failure.note);

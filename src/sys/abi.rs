@@ -3,7 +3,7 @@
 
 use linux_raw_sys::{errno, general, prctl};
 
-/// What seccomp calls an architecture; linux-raw-sys has them beside ptrace's numbers.
+/// seccomp's names for architectures; linux-raw-sys has them next to ptrace's numbers.
 pub use linux_raw_sys::ptrace::{AUDIT_ARCH_AARCH64, AUDIT_ARCH_I386, AUDIT_ARCH_X86_64};
 
 macro_rules! same {

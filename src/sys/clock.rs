@@ -7,7 +7,7 @@ pub fn monotonic_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// CLOCK_BOOTTIME: what the start of a process is told in.
+/// CLOCK_BOOTTIME: the clock of a process's start time.
 pub fn boottime_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Boottime))
 }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_tell_what_they_are_asked_for() {
+    fn clocks_read_the_requested_clock() {
         let (before, unix) = (monotonic_ns(), realtime_ns());
         let system = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
         assert!(before > 0 && monotonic_ns() >= before);

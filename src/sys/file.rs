@@ -1,4 +1,4 @@
-//! Files of /proc and /sys, which have no size that stat(2) could tell; and how many may be open.
+//! Files of /proc and /sys, whose size stat(2) does not report, and the limit on open files.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// The kernel writes most of them whole into a buffer of this size.
 const PAGE: usize = 4096;
 
-/// The bytes of a file of a page at most, or of a few.
+/// The bytes of a file of at most a few pages.
 ///
 /// # Errors
 /// Of open(2) or read(2).
@@ -22,7 +22,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// Of read(2).
 pub fn read_open(opened: &File, expected: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(expected);
-    // `File` asks for its size and position first, which are 0 here.
+    // `File` queries its size and position first, which are 0 here.
     opened.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

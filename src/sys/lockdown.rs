@@ -1,4 +1,4 @@
-//! Kernel lockdown (kernel_lockdown(7)), and what can be told of it where securityfs is not mounted.
+//! Kernel lockdown (kernel_lockdown(7)), and how it is detected where securityfs is not mounted.
 
 use libbpf_rs::libbpf_sys as sys;
 use std::fs;
@@ -48,7 +48,7 @@ pub fn programs_read_kernel_memory() -> Option<bool> {
 pub fn tracefs_may_be_mounted() -> bool {
     match mode() {
         Ok(mode) => mode != CONFIDENTIALITY,
-        Err(_) => programs_read_kernel_memory().unwrap_or_else(|| !asked_for_at_boot(&command_line())),
+        Err(_) => programs_read_kernel_memory().unwrap_or_else(|| !requested_at_boot(&command_line())),
     }
 }
 
@@ -57,7 +57,7 @@ fn command_line() -> String {
 }
 
 /// The last of several counts.
-fn asked_for_at_boot(command_line: &str) -> bool {
+fn requested_at_boot(command_line: &str) -> bool {
     let mut modes = command_line.split_whitespace().filter_map(|word| word.strip_prefix("lockdown="));
     modes.next_back() == Some(CONFIDENTIALITY)
 }
@@ -70,7 +70,7 @@ fn instruction(code: u8, destination: u8, source: u8, immediate: i32) -> sys::bp
 }
 
 fn load(program: &[sys::bpf_insn]) -> io::Result<OwnedFd> {
-    // SAFETY: names and program are valid for the call, which copies them; null stands for no options.
+    // SAFETY: names and program are valid for the call, which copies them; null means no options.
     let fd = unsafe {
         sys::bpf_prog_load(
             sys::BPF_PROG_TYPE_RAW_TRACEPOINT,
@@ -84,7 +84,7 @@ fn load(program: &[sys::bpf_insn]) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn the_last_of_the_command_line_counts() {
-        assert!(asked_for_at_boot("quiet lockdown=confidentiality ro"));
-        assert!(asked_for_at_boot("lockdown=integrity lockdown=confidentiality"));
-        assert!(!asked_for_at_boot("lockdown=confidentiality lockdown=integrity"));
-        assert!(!asked_for_at_boot("quiet xlockdown=confidentiality"));
-        assert!(!asked_for_at_boot(""));
+        assert!(requested_at_boot("quiet lockdown=confidentiality ro"));
+        assert!(requested_at_boot("lockdown=integrity lockdown=confidentiality"));
+        assert!(!requested_at_boot("lockdown=confidentiality lockdown=integrity"));
+        assert!(!requested_at_boot("quiet xlockdown=confidentiality"));
+        assert!(!requested_at_boot(""));
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         match (programs_read_kernel_memory(), mode()) {
             (None, _) => crate::skip::skip_this("no BPF program can be loaded here"),
             (Some(reads), Ok(mode)) => assert_eq!(reads, mode != CONFIDENTIALITY),
-            (Some(reads), Err(_)) => assert_eq!(reads, !asked_for_at_boot(&command_line())),
+            (Some(reads), Err(_)) => assert_eq!(reads, !requested_at_boot(&command_line())),
         }
     }
 }

@@ -14,7 +14,7 @@ pub const MAX_PLACES: usize = 1024;
 /// Reads bytes at an address; fewer where not all of them can be read.
 ///
 /// # Errors
-/// As the system call: EFAULT where nothing is mapped, ESRCH where nobody is.
+/// As the system call: EFAULT where nothing is mapped, ESRCH where there is no such process.
 pub fn read(tid: i32, at: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let remote = RemoteIoVec { base: usize::try_from(at).map_err(|_| Errno::EFAULT)?, len: into.len() };
     process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(into)], &[remote])
@@ -51,8 +51,8 @@ pub fn read_through_file(tid: i32, at: u64, into: &mut [u8]) -> io::Result<usize
 /// Writes all of the bytes at an address.
 ///
 /// # Errors
-/// As process_vm_writev(2): EPERM without the rights of ptrace's PTRACE_MODE_ATTACH (or Yama's leave), ESRCH where
-/// nobody is, EFAULT where it cannot be written whole.
+/// As process_vm_writev(2): EPERM without the rights of ptrace's PTRACE_MODE_ATTACH (or where Yama forbids
+/// it), ESRCH where there is no such process, EFAULT where not all of it can be written.
 pub fn write(tid: i32, at: u64, bytes: &[u8]) -> Result<(), Errno> {
     let remote = RemoteIoVec { base: usize::try_from(at).map_err(|_| Errno::EFAULT)?, len: bytes.len() };
     match process_vm_writev(Pid::from_raw(tid), &[IoSlice::new(bytes)], &[remote])? {

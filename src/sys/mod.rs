@@ -2,7 +2,7 @@
 //! events, tracefs, `/proc/PID/stat`, and the numbers of the kernel's headers. What a crate has is the
 //! crate's (rustix, nix, libc, linux-raw-sys, libbpf-sys); what an answer means is for the callers to know.
 //!
-//! Nothing here knows vmaudit's vocabulary, and nobody else makes a system call by number or declares an
+//! Nothing here knows vmaudit's vocabulary, and no other module makes a system call by number or declares an
 //! ioctl (`tests/architecture.rs`).
 
 pub mod abi;

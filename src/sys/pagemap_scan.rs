@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<PageRegion>() == size_of::<general::page_region>
 
 nix::ioctl_readwrite!(scan_ioctl, b'f', 16, pm_scan_arg);
 
-/// What to look for. The masks are of `PAGE_IS_*`.
+/// What to search for. The masks are of `PAGE_IS_*`.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRequest {
     /// Addresses, from a page's first byte to behind a page's last.
@@ -40,8 +40,8 @@ pub struct ScanRequest {
     pub any_of: u64,
     /// … and of none of these.
     pub none_of: u64,
-    /// Which categories to tell of each region.
-    pub told: u64,
+    /// Which categories to return for each region.
+    pub returned: u64,
 }
 
 /// How far a scan came.
@@ -62,21 +62,21 @@ pub struct Scanned {
 /// or compatibility layer gives that instead of ENOTTY.
 pub fn pagemap_scan(
     pagemap: &File,
-    wanted: &ScanRequest,
+    request: &ScanRequest,
     found: &mut [PageRegion],
 ) -> Result<Scanned, Errno> {
     let mut arg = pm_scan_arg {
         size: size_of::<pm_scan_arg>() as u64,
         flags: 0,
-        start: wanted.start,
-        end: wanted.end,
+        start: request.start,
+        end: request.end,
         vec: found.as_mut_ptr() as u64,
         vec_len: found.len() as u64,
         // Each category of `category_mask` is required, inverted for those excluded.
-        category_inverted: wanted.none_of,
-        category_mask: wanted.none_of,
-        category_anyof_mask: wanted.any_of,
-        return_mask: wanted.told,
+        category_inverted: request.none_of,
+        category_mask: request.none_of,
+        category_anyof_mask: request.any_of,
+        return_mask: request.returned,
         walk_end: 0,
         max_pages: 0,
     };

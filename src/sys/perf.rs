@@ -13,7 +13,7 @@ mod ioctl {
     nix::ioctl_write_int_bad!(set_output, nix::request_code_none!(b'$', 5));
 }
 
-/// What is asked of a tracepoint's event; nothing is sampled yet.
+/// The attributes of a tracepoint event; nothing is sampled yet.
 pub fn tracepoint(id: u64) -> Attr {
     Attr { type_: abi::PERF_TYPE_TRACEPOINT, config: id, ..Attr::default() }
 }
@@ -43,7 +43,7 @@ pub fn open(attr: &Attr, pid: i32, cpu: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: `attr` is a valid perf_event_attr of the stated size and outlives the call.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, flags) };
     let fd = Errno::result(fd)?;
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -61,7 +61,7 @@ pub fn lost(event: impl AsFd) -> io::Result<u64> {
     }
 }
 
-/// Sends what an event tells to the ring of another one.
+/// Redirects an event's records to the ring of another one.
 ///
 /// # Errors
 /// As the ioctl.

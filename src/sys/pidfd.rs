@@ -43,9 +43,8 @@ pub fn changed(pidfd: BorrowedFd<'_>, which: WaitIdOptions) -> Result<Option<Wai
     waitid(WaitId::PidFd(pidfd), which | WaitIdOptions::NOHANG).map_err(errno)
 }
 
-/// The wait status of a process all of whose threads have ended: from its descriptor once it has been
-/// waited for (Linux 6.15), until then from /proc. Somebody may wait for it between the two, hence a second
-/// look.
+/// The wait status of a process all of whose threads have ended: from its descriptor once it has been waited
+/// for (Linux 6.15), until then from /proc. It may be waited for between the two, hence the second attempt.
 pub fn exit_status(pid: i32, pidfd: Option<BorrowedFd<'_>>) -> Option<i32> {
     let reaped = || reaped(pidfd?);
     reaped().or_else(|| zombie(pid)).or_else(reaped)
@@ -64,7 +63,7 @@ fn reaped(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (info.mask & exit != 0).then_some(info.exit_code)
 }
 
-/// Of one that nobody has waited for.
+/// Of a process that has not been waited for.
 fn zombie(pid: i32) -> Option<i32> {
     stat::of(pid, |stat| if stat.has_ended() { stat.field(stat::EXIT_CODE) } else { None })
 }
@@ -93,7 +92,7 @@ mod tests {
         assert!(matches!(changed(fd, WaitIdOptions::EXITED), Err(Errno::ECHILD)));
         assert_eq!(child.wait().expect_err("done above").raw_os_error(), Some(libc::ECHILD));
         assert_eq!(send_signal(fd, Signal::SIGTERM), Err(Errno::ESRCH));
-        // Before 6.15 nobody tells any more.
+        // Before 6.15 it is not available any more.
         assert!(matches!(exit_status(pid, Some(fd)), Some(768) | None));
         assert_eq!(exit_status(pid, None), None);
     }

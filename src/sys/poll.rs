@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Until one of these can be read, the time is over (None: never), or a signal has come.
 pub fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
     let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    // An error leaves nothing to wait for: who reads will hear of it.
+    // An error leaves nothing to wait for: the reader gets it.
     let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let (reader, writer) = pipe().expect("a pipe");
         assert_eq!(events(&reader), PollFlags::empty());
         assert!(!wait_readable(&reader, Some(Duration::from_millis(1))));
-        write(&writer, b"x").expect("room");
+        write(&writer, b"x").expect("space");
         assert_eq!(events(&reader), PollFlags::POLLIN);
         assert!(wait_readable(&reader, None));
         wait(&[reader.as_fd()], None);

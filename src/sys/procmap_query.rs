@@ -15,7 +15,7 @@ pub const VMA_SHARED: u64 = Flags::PROCMAP_QUERY_VMA_SHARED as u64;
 
 nix::ioctl_readwrite!(query_ioctl, b'f', 17, general::procmap_query);
 
-/// What the kernel tells of a VMA.
+/// What the kernel reports of a VMA.
 #[derive(Clone, Copy, Debug)]
 pub struct Vma {
     pub start: u64,
@@ -34,12 +34,12 @@ pub struct Vma {
     pub name_len: usize,
 }
 
-/// The VMA at `address` behind an open `/proc/PID/maps`. Its name, as in maps, is written to `name`,
-/// with a NUL behind it; no space at all: it is not asked for.
+/// The VMA at `address` behind an open `/proc/PID/maps`. Its name, as in maps, is written to `name`, with a
+/// NUL behind it; with an empty buffer it is not requested.
 ///
 /// # Errors
-/// ENOTTY before Linux 6.11 (EINVAL under some seccomp and compatibility layers), ENOENT where nothing
-/// is mapped, ESRCH when the address space is gone, ENAMETOOLONG for too little room.
+/// ENOTTY before Linux 6.11 (EINVAL under some seccomp and compatibility layers), ENOENT where nothing is
+/// mapped, ESRCH when the address space is gone, ENAMETOOLONG if the buffer is too small.
 pub fn procmap_query(maps: &File, address: u64, query_flags: u64, name: &mut [u8]) -> Result<Vma, Errno> {
     // SAFETY: a structure of integers, for which zeroes are sound.
     let mut query: general::procmap_query = unsafe { std::mem::zeroed() };
@@ -50,8 +50,8 @@ pub fn procmap_query(maps: &File, address: u64, query_flags: u64, name: &mut [u8
         query.vma_name_size = u32::try_from(name.len()).unwrap_or(u32::MAX);
         query.vma_name_addr = name.as_mut_ptr() as u64;
     }
-    // SAFETY: `query` has the layout the kernel declares, and `name` space for
-    // `vma_name_size` bytes; no build id is asked for, so the kernel writes to nothing else.
+    // SAFETY: `query` has the layout the kernel declares, and `name` space for `vma_name_size` bytes; no
+    // build id is requested, so the kernel writes nothing else.
     unsafe { query_ioctl(maps.as_raw_fd(), &mut query) }?;
     Ok(Vma {
         start: query.vma_start,

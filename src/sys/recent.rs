@@ -1,12 +1,12 @@
-//! Answers of the kernel that hold for many processes and change slowly: asked for once in a while, however
-//! many processes are examined.
+//! Values from the kernel that hold for many processes and change slowly: read once in a while, however many
+//! processes are examined.
 
 use super::clock::monotonic_ns;
 
 /// How long an answer is taken for the present one, ns.
 const FRESH: u64 = 50_000_000;
 
-/// The last answer, and what it was asked for.
+/// The last value with its time and key.
 #[derive(Debug, Default)]
 pub struct Recent<K, V>(Option<(u64, K, V)>);
 
@@ -15,7 +15,7 @@ impl<K: PartialEq, V: Clone> Recent<K, V> {
         Recent(None)
     }
 
-    /// The answer for `key`, asked for now if it was not just before.
+    /// The value for `key`, read again if the last one is old.
     pub fn of(&mut self, key: K, ask: impl FnOnce() -> V) -> V {
         let now = monotonic_ns();
         match &self.0 {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asked_once_for_the_same() {
+    fn read_once_for_the_same() {
         let mut recent = Recent::new();
         assert_eq!(recent.of("a", || 1), 1);
         assert_eq!(recent.of("b", || 2), 2);

@@ -28,11 +28,11 @@ pub unsafe fn set_mode_filter(program: &libc::sock_fprog, flags: libc::c_ulong) 
     // SAFETY: the caller vouches for the program, which the kernel only reads and copies.
     let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, program) };
     let fd = Errno::result(fd)?;
-    // SAFETY: with NEW_LISTENER the call returns a new descriptor that nobody else owns.
+    // SAFETY: with NEW_LISTENER the call returns a new descriptor owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Cheaper wake-ups of who waits for an answer.
+/// Cheaper wake-ups of waiting tasks.
 ///
 /// # Errors
 /// EINVAL before Linux 6.6.

@@ -30,7 +30,7 @@ pub const EXIT_CODE: usize = 52;
 pub const PF_EXITING: u64 = libc::PF_EXITING as u64;
 pub const PF_KTHREAD: u64 = libc::PF_KTHREAD as u64;
 
-/// The bytes of a file, cut at the name: it stands in parentheses and may hold any bytes, parentheses too.
+/// The bytes of a file, cut at the name: it is in parentheses and may hold any bytes, parentheses too.
 #[derive(Clone, Copy, Debug)]
 pub struct Stat<'a> {
     pub pid: i32,

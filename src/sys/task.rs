@@ -3,9 +3,8 @@
 use nix::errno::Errno;
 use std::os::fd::RawFd;
 
-/// True when thread `tid` belongs to process `pid`. By signal 0, which costs a fraction of
-/// looking into /proc; that it is refused (EPERM) says that the two do belong together
-/// (do_send_specific, kernel/signal.c).
+/// True when thread `tid` belongs to process `pid`. By signal 0, which costs a fraction of reading /proc; a
+/// refusal (EPERM) says that the two do belong together (do_send_specific, kernel/signal.c).
 pub fn belongs(tid: i32, pid: i32) -> bool {
     // SAFETY: the call takes three numbers; signal 0 is never delivered.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
@@ -34,15 +33,15 @@ pub fn robust_list(tid: i32) -> Option<u64> {
 /// ENOSYS, EINVAL.
 ///
 /// # Safety
-/// Nobody may own a descriptor between the two and use it from here on.
+/// No descriptor in this range may have an owner that uses it afterwards.
 pub unsafe fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
     // SAFETY: the call takes integers; the caller vouches for the descriptors.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Asks for slices of so many nanoseconds for the calling thread (sched_setattr(2)): one that sleeps much then
-/// runs soon after it wakes (Linux 6.12, kernel/sched/syscalls.c). Every user may. Refused, all stays as
-/// it was.
+/// Requests slices of so many nanoseconds for the calling thread (sched_setattr(2)): one that sleeps much
+/// then runs soon after it wakes (Linux 6.12, kernel/sched/syscalls.c). Every user may. If refused, nothing
+/// changes.
 pub fn ask_for_slices(slice_ns: u64) {
     set_attr(0, slice_ns, 0);
 }
@@ -91,8 +90,8 @@ pub fn run_before_others() {
     }
 }
 
-/// Asks for the highest priority of ordinary scheduling for the calling thread, which root has and others where
-/// RLIMIT_NICE lets them. Refused, all stays as it was.
+/// Requests the highest priority of ordinary scheduling for the calling thread, which root may have, and
+/// others where RLIMIT_NICE lets them. If refused, nothing changes.
 pub fn ask_for_priority() {
     // SAFETY: setpriority takes integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };

@@ -17,7 +17,7 @@ pub fn id(root: &str, tracepoint: &str) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// In a child: mounts tracefs at the first of [`ROOTS`] where nobody else sees it. Not to be done where
+/// In a child: mounts tracefs at the first of [`ROOTS`] in a mount namespace of its own. Not to be done where
 /// [`super::lockdown::tracefs_may_be_mounted`] says no.
 ///
 /// # Errors

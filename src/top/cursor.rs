@@ -25,7 +25,7 @@ impl<K: Clone + PartialEq> Cursor<K> {
         self.offset
     }
 
-    /// Moves by rows; to the very first row it lets go of what it followed.
+    /// Moves by rows; at the very first row it stops following its row.
     pub fn step(&mut self, by: isize, rows: &[K]) {
         let last = rows.len().saturating_sub(1);
         self.index = self.index.saturating_add_signed(by).min(last);

@@ -1,4 +1,4 @@
-//! Sizes over time, from the first snapshot to the newest, in bounded room.
+//! Sizes over time, from the first snapshot to the newest, in bounded memory.
 
 /// Sizes at a moment; bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_and_the_newest_stay_and_room_is_bounded() {
+    fn the_first_and_the_newest_stay_and_memory_is_bounded() {
         let mut history = History::default();
         assert!(history.spread(10).is_empty());
         for n in 0..10_000 {

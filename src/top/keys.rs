@@ -23,7 +23,7 @@ pub enum Key {
     Control(char),
 }
 
-/// What is left to do for those who own the terminal.
+/// What is left to do for the owner of the terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Draw again.
@@ -253,7 +253,7 @@ fn without_stack(region: &Region) -> &'static str {
         (Some(_), _) => "the call that mapped it is known, its stack was lost",
         (None, Some("kernel")) => "the kernel mapped it, when the program was executed",
         (None, Some("preexisting")) => {
-            "mapped before vmaudit began: who asked for it is not known. `vmaudit run` sees every call, \
+            "mapped before vmaudit began: the call that requested it is not known. `vmaudit run` sees every call, \
              `vmaudit top -t` those from now on"
         }
         (None, _) => "no call is known that mapped it",

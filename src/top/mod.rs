@@ -1,8 +1,7 @@
 //! `vmaudit top` as data: what was read ([`Sample`], [`Details`]), what has become of it since the start
-//! ([`Track`]), and what the user looks at ([`State`]), moved on by samples and keys.
+//! ([`Track`]), and what the user sees ([`State`]), advanced by samples and keys.
 //!
-//! What is absent here: the terminal, `/proc`, clocks, and how anything looks. `app::top` reads and
-//! `render::top` draws.
+//! What is absent here: the terminal, `/proc`, clocks and layout. `app::top` reads and `render::top` draws.
 
 mod cursor;
 mod details;

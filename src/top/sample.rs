@@ -32,7 +32,7 @@ impl Figures {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessSample {
     pub id: ProcessId,
-    /// Another one after each execve, where that can be told; else 0.
+    /// Changes with each execve, where that can be detected; else 0.
     pub program: u64,
     /// May hold control characters.
     pub name: String,
@@ -66,7 +66,7 @@ pub enum Swap {
     Read,
 }
 
-/// The container or cgroup that was asked for.
+/// The container or cgroup given by the user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Group {
     /// `container web`, `cgroup /x`.

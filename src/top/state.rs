@@ -1,4 +1,4 @@
-//! What the user looks at, moved on by frames and keys.
+//! What the user sees, advanced by frames and keys.
 
 use super::cursor::Cursor;
 use super::details::{Details, Opened};
@@ -80,7 +80,7 @@ pub struct State {
     pub interval_ms: u64,
     pub group: Option<Group>,
     pub tracing: Option<Tracing>,
-    /// Something to be told, as on standard error.
+    /// A message, as on standard error.
     pub note: Option<String>,
     pub swap: Swap,
     /// The newest frame: when, and how long it took.
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    /// Takes in a frame, unless the user has stopped them.
+    /// Adds a frame, unless the user has stopped them.
     pub fn sample(&mut self, sample: Sample) {
         if self.paused {
             return;
@@ -153,7 +153,7 @@ impl State {
         self.settle(self.pages);
     }
 
-    /// Takes in a snapshot into a process. Older than what is open, it is dropped.
+    /// Adds a snapshot of a process. Older than what is open, it is dropped.
     pub fn details(&mut self, id: ProcessId, details: Details) {
         if let Some(row) = details.process.categories.iter().max_by_key(|row| row.virt) {
             let known = super::track::Known::Category(row.name.clone());
@@ -199,11 +199,11 @@ impl State {
 
     /// The processes that the filter lets through, in the order in which they are shown.
     pub fn visible(&self) -> Vec<&Track> {
-        let wanted = self.filter.to_lowercase();
+        let pattern = self.filter.to_lowercase();
         let passes = |track: &&Track| {
-            wanted.is_empty()
-                || track.newest.name.to_lowercase().contains(&wanted)
-                || track.newest.id.pid.to_string() == wanted
+            pattern.is_empty()
+                || track.newest.name.to_lowercase().contains(&pattern)
+                || track.newest.id.pid.to_string() == pattern
         };
         let mut rows: Vec<&Track> = self.tracks.values().filter(passes).collect();
         rows.sort_by(|a, b| {
@@ -235,7 +235,7 @@ impl State {
     }
 
     /// The process that is to be examined for what is shown.
-    pub fn wanted(&self) -> Option<ProcessId> {
+    pub fn opened_process(&self) -> Option<ProcessId> {
         let opened = self.inside()?;
         let ended = self.tracks.get(&opened.id).is_none_or(Track::has_ended);
         if ended { None } else { Some(opened.id) }
@@ -257,7 +257,7 @@ impl State {
         self.calls.iter().filter(|call| pid.is_none_or(|pid| call.pid == pid)).collect()
     }
 
-    /// To be told whenever the place for rows has changed.
+    /// To be called whenever the number of visible rows has changed.
     pub fn settle(&mut self, pages: Pages) {
         self.pages = pages;
         let rows = self.list_keys();

@@ -1,5 +1,4 @@
-//! Who touched what somebody else reserved: page faults joined with the ledger at their moment.
-//! Pure.
+//! Which stack touched what another stack reserved: page faults joined with the ledger at their moment. Pure.
 //!
 //! A *touch* is a page fault that the program (or the kernel on its behalf, in a system call) took
 //! on an address that is mapped for such an access: the first one on a page, the write that gives
@@ -27,7 +26,7 @@ const MAX_PAGES_IN_ALL: usize = 4 << 20;
 /// Faults of an execve that is not reported yet.
 const MAX_EARLY: usize = 256;
 
-/// Who reserved, and who touched.
+/// The reserving and the touching stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TouchKey {
     pub reserved: HeldBy,
@@ -45,7 +44,7 @@ pub struct TouchTotals {
 /// How often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
-    /// Faults, those that samples stand for included.
+    /// Faults, including those that a sample represents.
     pub faults: u64,
     pub samples: u64,
     /// Sum of weight × (weight − 1): the variance of `faults`, for samples that are picked
@@ -191,7 +190,7 @@ impl Touches {
         }
     }
 
-    /// Address spaces that nobody can ask for any more.
+    /// Address spaces that no longer exist.
     fn forget_gone(&mut self, spaces: &AddressSpaces) {
         let unplaced = &mut self.unplaced;
         self.spaces.retain(|&id, space| {

@@ -19,7 +19,7 @@ pub struct RowId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
     pub row: RowId,
-    /// Faults that it stands for; 0 for a call.
+    /// The number of faults that it represents; 0 for a call.
     pub weight: u32,
 }
 
@@ -108,8 +108,8 @@ fn page_numbers(range: AddrRange) -> std::ops::Range<u64> {
     first..range.end.0.div_ceil(PAGE).max(first)
 }
 
-/// Whether a page is one of those that stand for 2^thinned: by a hash, so that no pattern of
-/// access meets a pattern of choice.
+/// Whether a page is one of those that represent 2^thinned pages: by a hash, so that an access pattern cannot
+/// coincide with the selection.
 fn is_kept(page: u64, thinned: u32) -> bool {
     page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & ((1 << thinned) - 1) == 0
 }

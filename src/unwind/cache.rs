@@ -8,7 +8,7 @@ use std::hash::Hash;
 
 /// Slots of the first level: 48 bytes each.
 const SLOTS: usize = 4096;
-/// Answers of one kind that are kept, some 40 bytes each: programs unwind through few addresses.
+/// Entries kept of one kind, some 40 bytes each: programs unwind through few addresses.
 const MAX_ANSWERS: usize = 1 << 17;
 
 /// What is known about a code address.
@@ -53,16 +53,16 @@ impl<Q, A> Default for Answers<Q, A> {
 }
 
 impl<Q: Eq + Hash, A: Copy> Answers<Q, A> {
-    pub fn get(&self, asked: Q) -> Option<A> {
-        self.0.borrow().get(&asked).copied()
+    pub fn get(&self, key: Q) -> Option<A> {
+        self.0.borrow().get(&key).copied()
     }
 
-    pub fn put(&self, asked: Q, answer: A) {
+    pub fn put(&self, key: Q, value: A) {
         let mut known = self.0.borrow_mut();
         if known.len() >= MAX_ANSWERS {
             known.clear();
         }
-        known.insert(asked, answer);
+        known.insert(key, value);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reading x86-64 machine code backwards: does a call instruction end here?
 
-/// Longest form looked at: REX, opcode, ModRM, SIB, disp32.
+/// Longest form decoded: REX, opcode, ModRM, SIB, disp32.
 pub const LONGEST_CALL: usize = 8;
 
 /// The call instruction that ends at a return address.

@@ -5,15 +5,15 @@
 //! ```text
 //!   sp ─▶ ┌──────────────────┐
 //!         │ the frame's own  │   no word here returns behind a call: else that one may be the frame's
-//!         ├──────────────────┤   return address, and rbp somebody else's
+//!         ├──────────────────┤   return address, and rbp another function's
 //!  rbp ─▶ │ caller's rbp     │
 //!         │ return address   │   behind a call instruction
 //!         └──────────────────┘
 //! ```
 //!
-//! A runtime that keeps tables of its code, in which the size of each function's frames stands, is asked first.
-//! Otherwise: each frame has a return address above its stack pointer. So where the nearest word that can be one is the very one
-//! that rbp leads to, the step is proven; else what follows is marked as a guess.
+//! A runtime's tables of its code, which have the size of each function's frames, come first. Otherwise: each
+//! frame has a return address above its stack pointer. So where the nearest word that can be one is the very
+//! one that rbp leads to, the step is proven; else what follows is marked as a guess.
 
 use super::cache::Answers;
 use super::calls::{Call, LONGEST_CALL, call_before};
@@ -29,8 +29,8 @@ use std::cell::Cell;
 /// Reads a process' memory at an address; false where not all of it can be read.
 pub type ReadCode = Box<dyn Fn(Pid, u64, &mut [u8]) -> bool + Send>;
 
-/// A call to a place so near behind itself only tells the code where it is: HotSpot's stubs find the address of
-/// their frame that way (`MacroAssembler::call_VM`).
+/// A call to a place so near behind itself only gives the code its own address: HotSpot's stubs find the
+/// address of their frame that way (`MacroAssembler::call_VM`).
 const OWN_PLACE: i32 = 16;
 
 /// What a frame in generated code runs, by the runtime's own tables.
@@ -51,9 +51,9 @@ pub(super) struct GeneratedCalls {
     tables: IntMap<Pid, Box<dyn CodeTables>>,
     /// Of the walk that is going on: the frame's index, and what it runs.
     pub seen: Vec<(usize, SeenCode)>,
-    /// The last answer of the tables in this walk: the next frame asks for what this one returns to.
+    /// The last answer of the tables in this walk: the next frame needs what this one returns to.
     last: Cell<Option<(u64, Option<CodeAt>)>>,
-    /// By process and return address. What is no call now may be one soon, and is asked again.
+    /// By process and return address. What is no call now may be one soon, and is read again.
     known: Answers<(Pid, u64), Call>,
 }
 
@@ -81,7 +81,7 @@ impl GeneratedCalls {
 
     fn code_at(&self, pid: Pid, address: u64) -> Option<CodeAt> {
         let (tables, read) = (self.tables.get(&pid)?, self.read.as_ref()?);
-        if let Some((_, answer)) = self.last.get().filter(|&(asked, _)| asked == address) {
+        if let Some((_, answer)) = self.last.get().filter(|&(known, _)| known == address) {
             return answer;
         }
         let answer = tables.code_at(address, &mut |at, into| read(pid, at.0, into));
@@ -211,8 +211,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Behind a call where that can be seen. Of code that cannot be read (the process is gone) it is not known, and
-    /// the link stands for itself.
+    /// Behind a call where that can be seen. Of code that cannot be read (the process is gone) it is not
+    /// known, and the link alone decides.
     fn can_return_to(&self, address: u64) -> bool {
         self.follows_call(address)
             || self.space.find(address.wrapping_sub(1)).is_some_and(MappedModule::is_generated)

@@ -5,7 +5,7 @@ use super::rule::{Rule, of_frame_size};
 use super::space::MappedModule;
 use crate::objects::Object;
 
-/// Nobody called these (`TOPFRAME` in the sources).
+/// These have no caller (`TOPFRAME` in the sources).
 const ROOTS: [&[u8]; 4] = [b"runtime.rt0_go", b"runtime.goexit", b"runtime.mstart", b"_rt0_amd64_linux"];
 
 /// These go on on the thread's own stack, and leave the goroutine's behind: above them lie old
@@ -22,7 +22,7 @@ const ALIGNED: [&[u8]; 3] = [b"runtime.callCgoMmap", b"runtime.callCgoMunmap", b
 /// Calls Go, from C.
 const CALLED_BACK: &[u8] = b"runtime.cgocallback";
 
-/// Stands for the change on a goroutine's stack. Up to Go 1.20 its address is its first instruction's, also where it
+/// Represents the switch on a goroutine's stack. Up to Go 1.20 its address is its first instruction's, also where it
 /// is a return address (`cgocallback`).
 const SWITCHED: &[u8] = b"runtime.systemstack_switch";
 
@@ -50,7 +50,7 @@ pub fn table_rule(object: &Object, svma: u64) -> Option<Rule> {
     of_frame_size(object.go_functions()?.frame_size(object, svma)?)
 }
 
-/// True for a return address that is the first instruction of the function that stands for a change.
+/// True for a return address that is the first instruction of the function that represents a switch.
 pub fn is_switched(placed: &MappedModule, address: u64) -> bool {
     let Some(object) = placed.object.as_ref().filter(|object| object.is_go()) else { return false };
     let Some(svma) = placed.svma(address) else { return false };

@@ -27,8 +27,8 @@ impl Walk<'_> {
         if self.follows_call(left.ip) {
             return on(left.ip, 0, left.bp);
         }
-        // A function that stands for the change (`runtime.systemstack_switch`): on the stack is where that returns to,
-        // from Go 1.21 on behind the caller's rbp.
+        // A function that represents the switch (`runtime.systemstack_switch`): on the stack is where that
+        // returns to, from Go 1.21 on behind the caller's rbp.
         let first = self.stack.word(left.sp);
         let second = self.stack.word(left.sp.wrapping_add(8));
         match (first, second) {

@@ -13,14 +13,14 @@ const SLOTS: usize = 1024;
 
 /// What the walk that is going on has read so far.
 #[derive(Default)]
-pub(super) struct Trail {
+pub(super) struct WalkTrace {
     /// (distance from the first stack pointer, return address found there)
     returns: Vec<(u64, u64)>,
     /// Something else than fixed distances from the stack pointer led on.
     other: bool,
 }
 
-impl Trail {
+impl WalkTrace {
     pub fn begin(&mut self) {
         self.returns.clear();
         self.other = false;
@@ -117,13 +117,13 @@ impl Memo {
     }
 
     /// Remembers a walk that reached the root.
-    pub fn remember(&mut self, space: u64, captured: &StackSample<'_>, trail: &Trail, stack: StackId) {
-        if trail.other {
+    pub fn remember(&mut self, space: u64, captured: &StackSample<'_>, trace: &WalkTrace, stack: StackId) {
+        if trace.other {
             return;
         }
         if let Some(slot) = self.slots.get_mut(slot_of(space, captured.ip, captured.sp)) {
             (slot.space, slot.ip, slot.sp, slot.stack) = (space, captured.ip, captured.sp, stack);
-            slot.returns.clone_from(&trail.returns);
+            slot.returns.clone_from(&trace.returns);
         }
     }
 }
@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn only_equal_return_addresses_are_recognised() {
         let mut memo = Memo::default();
-        let mut trail = Trail::default();
-        trail.begin();
-        trail.step(8, 7);
+        let mut trace = WalkTrace::default();
+        trace.begin();
+        trace.step(8, 7);
         let mut bytes = [0u8; 24];
         bytes[8] = 7;
-        memo.remember(5, &captured(&bytes), &trail, StackId(3));
+        memo.remember(5, &captured(&bytes), &trace, StackId(3));
         assert_eq!(memo.find(5, &captured(&bytes)), Some(StackId(3)));
         bytes[0] = 1;
         assert_eq!(memo.find(5, &captured(&bytes)), Some(StackId(3)), "what lies between does not matter");
@@ -179,10 +179,10 @@ mod tests {
     #[test]
     fn other_steps_are_not_remembered() {
         let mut memo = Memo::default();
-        let mut trail = Trail::default();
-        trail.begin();
-        trail.mark_uncacheable();
-        memo.remember(5, &captured(&[]), &trail, StackId(3));
+        let mut trace = WalkTrace::default();
+        trace.begin();
+        trace.mark_uncacheable();
+        memo.remember(5, &captured(&[]), &trace, StackId(3));
         assert_eq!(memo.find(5, &captured(&[])), None);
     }
 }

@@ -46,7 +46,7 @@ use walk::{Scratch, Walk};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GeneratedFrame {
     pub frame: Frame,
-    /// As far as a runtime tells.
+    /// As far as a runtime reports it.
     pub code: Option<SeenCode>,
 }
 
@@ -71,7 +71,7 @@ pub struct Unwinder {
     /// The module of generated code, by address space.
     generated: IntMap<MmKey, ModuleId>,
     last_generated: u64,
-    /// Which files export which variables that were asked for.
+    /// Which files export which of the queried variables.
     exports: HashMap<(FileKey, &'static str), bool>,
 }
 
@@ -139,7 +139,7 @@ impl Unwinder {
         found.next()
     }
 
-    /// Whether a file of the address space exports a variable. Asked of each file once.
+    /// Whether a file of the address space exports a variable. Each file is read once.
     pub fn is_exported(&mut self, mm: MmKey, name: &'static str) -> bool {
         let Some(space) = self.spaces.get(&mm) else { return false };
         space.placed.iter().any(|placed| {
@@ -325,7 +325,7 @@ impl Unwinder {
         }
         self.frames = frames;
         if space != 0 && memo::is_worth(completeness) {
-            self.memo.remember(space, captured, &self.scratch.trail, stack);
+            self.memo.remember(space, captured, &self.scratch.trace, stack);
         }
         (stack, completeness)
     }

@@ -21,7 +21,7 @@ pub enum Rule {
     Offsets(Offsets),
     /// DWARF expressions: evaluated at each use (signal frames, realigned stacks, PLT).
     Expressions { signal: bool },
-    /// The return address is undefined: nobody called this (`_start`, `clone3`'s child).
+    /// The return address is undefined: this has no caller (`_start`, `clone3`'s child).
     Root,
     /// A return address that is the first instruction of such a function, not behind a call: Go's
     /// `systemstack` puts `mstart` there.
@@ -67,9 +67,9 @@ pub struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnwindError {
     Memory(Unread),
-    /// The rule asks for a register that was not captured and that no frame below has saved.
+    /// The rule needs a register that was not captured and that no frame below has saved.
     Unknown,
-    /// The rule asks for a register that calls do not keep, or its arithmetic makes no sense.
+    /// The rule needs a register that calls do not preserve, or its arithmetic makes no sense.
     InvalidCfa,
 }
 
@@ -80,7 +80,7 @@ impl From<Unread> for UnwindError {
 }
 
 impl Rule {
-    /// Looks the rule up in a file's unwind tables.
+    /// Finds the rule in a file's unwind tables.
     pub fn find(cfi: &Cfi, svma: u64, context: &mut UnwindContext<usize>) -> Rule {
         cfi.with_row(svma, context, &mut |row, facts, _| from_row(row, facts.signal))
             .unwrap_or(Rule::Uncovered)
@@ -304,9 +304,9 @@ impl<'d> RowContext<'_, '_, 'd> {
         if number == X86_64::RA.0 {
             return Ok(self.ip);
         }
-        let stuck =
+        let error =
             if saved_index(number).is_some() { UnwindError::Unknown } else { UnwindError::InvalidCfa };
-        self.registers.by_dwarf(number).ok_or(stuck)
+        self.registers.by_dwarf(number).ok_or(error)
     }
 
     /// Evaluates a DWARF expression to an address; `cfa` is pushed first where the standard says

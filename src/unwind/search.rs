@@ -1,5 +1,5 @@
-//! Looking for a return address up the stack, where no rule leads on: because no table covers the
-//! code, or because the rule asks for a register that was not captured.
+//! Searches the stack upwards for a return address, where no rule applies: because no table covers the code,
+//! or because the rule needs a register that was not captured.
 //!
 //! ```text
 //!   sp ─▶ ┌────────────────────┐
@@ -18,7 +18,7 @@ use super::walk::{Position, Step, Walk};
 use crate::model::{Completeness, FrameKind, PAGE};
 use crate::objects::Object;
 
-/// How far up one search looks for a return address, bytes.
+/// How far up one search goes for a return address, bytes.
 const GUESS_REACH: u64 = 64 << 10;
 /// How much further up a call that is known to lead here is preferred to an indirect one, bytes.
 const GUESS_CHOICE: u64 = 1 << 10;
@@ -30,7 +30,7 @@ const TRIAL: usize = 8;
 pub(super) enum CallEvidence {
     /// It calls this very function.
     Calls,
-    /// Where it leads cannot be told.
+    /// Its target is not known.
     MayCall,
     /// It calls something else, or there is no call.
     Elsewhere,
@@ -39,7 +39,7 @@ pub(super) enum CallEvidence {
 /// What the frames above a candidate say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trial {
-    /// Each is called from where it returns to, as far as that can be told.
+    /// Each is called from where it returns to, as far as that can be checked.
     Agrees,
     /// A function is returned to that called another one: a tail call, or a left-over.
     Doubtful,
@@ -48,8 +48,8 @@ enum Trial {
 }
 
 impl Walk<'_> {
-    /// The caller of a frame whose rule asks for an unknown register. It is sure where the nearest
-    /// candidate is behind a call of this very function and the frames above agree; else it is a guess.
+    /// The caller of a frame whose rule needs an unknown register. It is sure where the nearest candidate is
+    /// behind a call of this very function and the frames above agree; else it is a guess.
     #[cold]
     pub(super) fn search(&mut self, at: &Position, rule: Rule) -> Step {
         let sp = at.registers.sp;
@@ -162,15 +162,15 @@ impl Walk<'_> {
 
     /// Whether the call just before `return_address` can have led to `at`.
     pub(super) fn origin(&self, at: &Position, return_address: u64) -> CallEvidence {
-        let asked = (self.space.id, at.lookup(), return_address);
-        if let Some(known) = self.scratch.origins.get(asked) {
+        let query = (self.space.id, at.lookup(), return_address);
+        if let Some(known) = self.scratch.origins.get(query) {
             return known;
         }
         let found = self.find_origin(at, return_address);
         if self.space.find(return_address.wrapping_sub(1)).is_some_and(MappedModule::is_generated) {
             return found; // It may be other code soon.
         }
-        self.scratch.origins.put(asked, found);
+        self.scratch.origins.put(query, found);
         found
     }
 
@@ -179,7 +179,7 @@ impl Walk<'_> {
             return CallEvidence::Elsewhere;
         };
         let Some(object) = &placed.object else {
-            // Where it leads is not asked: generated code is patched, and has no list of functions.
+            // Its target is not checked: generated code is patched, and has no list of functions.
             return match self.call_before(placed, return_address) {
                 Some(_) => CallEvidence::MayCall,
                 None => CallEvidence::Elsewhere,
@@ -215,13 +215,13 @@ impl Walk<'_> {
         }
         let object = placed.object.as_ref()?;
         let offset = placed.file_offset(address);
-        let asked = (object.serial(), offset);
-        if let Some(known) = self.scratch.calls.get(asked) {
+        let query = (object.serial(), offset);
+        if let Some(known) = self.scratch.calls.get(query) {
             return known;
         }
         let len = (LONGEST_CALL as u64).min(offset);
         let found = call_before(&object.read(offset - len, len).ok()?);
-        self.scratch.calls.put(asked, found);
+        self.scratch.calls.put(query, found);
         found
     }
 

@@ -4,7 +4,7 @@ use super::cache::{Answers, CachedRule, RuleCache};
 use super::calls::Call;
 use super::generated::GeneratedCalls;
 use super::go;
-use super::memo::Trail;
+use super::memo::WalkTrace;
 use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::CallEvidence;
@@ -25,11 +25,11 @@ const LONGEST_ENTRY: u64 = 256;
 pub(super) struct Scratch {
     pub cache: RuleCache,
     pub context: UnwindContext<usize>,
-    pub trail: Trail,
-    /// Each frame's stack pointer, where it is wanted.
+    pub trace: WalkTrace,
+    /// Each frame's stack pointer, where requested.
     pub pointers: Option<Vec<u64>>,
-    /// By address space, callee's and return address. Code without unwind information asks for few, and often:
-    /// each answer takes a read of the file at least.
+    /// By address space, callee's and return address. Code without unwind information needs few of them, and
+    /// often; each one takes at least a read of the file.
     pub origins: Answers<(u64, u64, u64), CallEvidence>,
     /// By file and offset.
     pub calls: Answers<(u64, u64), Option<Call>>,
@@ -71,7 +71,7 @@ pub(super) enum Step {
 }
 
 impl Position {
-    /// What caches go by: an address that a call returns to is looked up one byte back.
+    /// The key for caches: a return address is looked up one byte back.
     #[inline]
     fn key(&self) -> u64 {
         (self.address << 1) | u64::from(self.kind == FrameKind::InstructionPointer)
@@ -90,7 +90,7 @@ impl Walk<'_> {
     pub fn run(&mut self, captured: &StackSample<'_>) -> Completeness {
         let mut at = Position::new(captured.ip, FrameKind::InstructionPointer, Registers::of(captured));
         let mut guesses = 0;
-        self.scratch.trail.begin();
+        self.scratch.trace.begin();
         self.scratch.generated.begin();
         loop {
             // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
@@ -113,27 +113,27 @@ impl Walk<'_> {
                     Ok(address @ PAGE..) => {
                         if by_stack_pointer {
                             let slot = at.registers.sp.wrapping_sub(8);
-                            self.scratch.trail.step(slot.wrapping_sub(captured.sp), address);
+                            self.scratch.trace.step(slot.wrapping_sub(captured.sp), address);
                         } else {
-                            self.scratch.trail.mark_uncacheable();
+                            self.scratch.trace.mark_uncacheable();
                         }
                         at.address = address;
                     }
                     Ok(0) if guesses == 0 => {
-                        self.scratch.trail.mark_uncacheable();
+                        self.scratch.trace.mark_uncacheable();
                         return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
                     Err(UnwindError::Unknown) => {
                         let offsets = *offsets;
-                        self.scratch.trail.mark_uncacheable();
+                        self.scratch.trace.mark_uncacheable();
                         match self.search(&at, Rule::Offsets(offsets)) {
                             Step::To(next) => at = next,
                             Step::End(completeness) => return completeness,
                         }
                         continue;
                     }
-                    Err(stuck) => return completeness_of(stuck),
+                    Err(error) => return completeness_of(error),
                 }
                 at.kind = FrameKind::ReturnAddress;
                 (at.by_frame_pointer, at.linked) = (false, false);
@@ -161,7 +161,7 @@ impl Walk<'_> {
             }
             guesses += usize::from(at.kind == FrameKind::Guess);
             if rule != Rule::Root {
-                self.scratch.trail.mark_uncacheable();
+                self.scratch.trace.mark_uncacheable();
             }
             match self.step(&at, rule) {
                 Step::To(next) if guesses < MAX_GUESSES || next.kind != FrameKind::Guess => at = next,
@@ -236,7 +236,7 @@ impl Walk<'_> {
         };
         let guessing = at.kind == FrameKind::Guess;
         match caller {
-            // Registers are not trusted after a guess: what they lead to has to look right.
+            // Registers are not trusted after a guess: what they lead to has to be plausible.
             Ok(caller) if guessing && !self.is_likely_caller(at, &caller) => self.guess(at),
             Err(_) if guessing => self.guess(at),
             Ok(Caller { return_address: 0, .. }) => Step::End(self.stack.end_at_zero()),
@@ -255,7 +255,7 @@ impl Walk<'_> {
                 linked: false,
             }),
             Err(UnwindError::Unknown) => self.search(at, rule),
-            Err(stuck) => Step::End(completeness_of(stuck)),
+            Err(error) => Step::End(completeness_of(error)),
         }
     }
 
@@ -324,8 +324,8 @@ impl Walk<'_> {
         }
     }
 
-    /// rbp, which nobody on the way here may have touched, can belong to a function further out:
-    /// then a call to this very function is to be found below that one's frame.
+    /// rbp may be untouched by all frames up to here, and belong to a function further out: then a call to
+    /// this very function is to be found below that one's frame.
     fn is_called_below(&self, at: &Position, caller: &Caller) -> bool {
         let slot = caller.registers.sp.wrapping_sub(8);
         let mut below = self.stack.slots(at.registers.sp).take_while(|&s| s < slot);
@@ -348,8 +348,8 @@ impl Scratch {
     }
 }
 
-/// In the code that the kernel starts, which nobody called. That of ld.so (`_start` and, behind
-/// it, `_dl_start_user`; sysdeps/x86_64/dl-machine.h) has no unwind information to say so.
+/// In the code that the kernel starts, which has no caller. That of ld.so (`_start` and, behind it,
+/// `_dl_start_user`; sysdeps/x86_64/dl-machine.h) has no unwind information to say so.
 fn is_entry(placed: &MappedModule, address: u64) -> bool {
     let (Some(object), Some(svma)) = (&placed.object, placed.svma(address)) else { return false };
     let entry = object.layout().entry;
@@ -362,8 +362,8 @@ pub(super) fn by_frame_pointer(caller: Caller) -> Position {
     Position { by_frame_pointer: true, ..Position::new(return_address, FrameKind::ReturnAddress, registers) }
 }
 
-pub(super) fn completeness_of(stuck: UnwindError) -> Completeness {
-    match stuck {
+pub(super) fn completeness_of(error: UnwindError) -> Completeness {
+    match error {
         UnwindError::Memory(Unread::BeyondCopy) => Completeness::Truncated,
         UnwindError::Memory(Unread::NoStack) | UnwindError::Unknown | UnwindError::InvalidCfa => {
             Completeness::Incomplete

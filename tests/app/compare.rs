@@ -166,7 +166,7 @@ fn a_change_is_required() {
 
 /// True when there is no such process.
 fn is_gone(pid: i32) -> bool {
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks.
     let result = unsafe { libc::kill(pid, 0) };
     result != 0
 }
@@ -177,8 +177,8 @@ fn pids(file: &Path) -> Vec<i32> {
 }
 
 #[test]
-fn servers_are_looked_at_and_ended() {
-    if skip_without_bpf("servers_are_looked_at_and_ended") {
+fn servers_are_examined_and_ended() {
+    if skip_without_bpf("servers_are_examined_and_ended") {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -266,7 +266,7 @@ fn what_does_other_work_has_saved_nothing() {
     assert_eq!(why, "a process of it failed: sh exited 3");
 }
 
-/// A child that somebody else traces stays a zombie until the tracer waits for it.
+/// A child that is traced by another process stays a zombie until the tracer waits for it.
 #[test]
 fn a_process_that_cannot_be_ended_does_not_end_the_comparison() {
     if skip_without_bpf("a_process_that_cannot_be_ended_does_not_end_the_comparison") {
@@ -299,7 +299,7 @@ fn a_process_that_cannot_be_ended_does_not_end_the_comparison() {
     fs::write(&wait, "go").expect("the script reads it");
     let output = child.finish().expect("its end");
     let json: Value = serde_json::from_slice(&fs::read(&report).expect("a report")).expect("JSON");
-    // SAFETY: the status is not asked for.
+    // SAFETY: the status is not requested.
     assert_eq!(unsafe { libc::waitpid(server, std::ptr::null_mut(), libc::__WALL) }, server);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(json["sides"][1]["runs"].as_array().map(Vec::len), Some(1), "the second side was run");
@@ -309,8 +309,8 @@ fn a_process_that_cannot_be_ended_does_not_end_the_comparison() {
 }
 
 #[test]
-fn advice_is_held_against_the_command_as_it_is_asked_for() {
-    let test = "advice_is_held_against_the_command_as_it_is_asked_for";
+fn advice_is_compared_with_the_command_as_given() {
+    let test = "advice_is_compared_with_the_command_as_given";
     if skip_without_bpf(test) {
         return;
     }

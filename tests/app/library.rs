@@ -4,7 +4,7 @@ use crate::support::vmaudit;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Cargo builds examples beside the tests.
+/// Cargo builds examples next to the tests.
 fn example(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("the test's own path");
     own.parent().and_then(|deps| deps.parent()).expect("a target folder").join("examples").join(name)

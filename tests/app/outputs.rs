@@ -1,6 +1,6 @@
-//! Where reports go: told before anything starts, in one piece, and never over what else is there.
+//! Where reports go: checked before anything starts, in one piece, and never over other files.
 
-use crate::support::{self, Guard, bpf_available, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{self, Guard, bpf_available, skip, skip_without_bpf, vmaudit, watchdog};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -37,7 +37,7 @@ impl Bench {
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        stuck::output(&mut self.command(words))
+        watchdog::output(&mut self.command(words))
     }
 
     fn names(&self) -> Vec<String> {
@@ -88,7 +88,7 @@ fn commands(own: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn a_typo_is_told_before_anything_is_started() {
+fn a_typo_is_an_error_before_anything_is_started() {
     let bench = Bench::new();
     bench.write("closed", "kept");
     let own = std::process::id().to_string();
@@ -143,7 +143,7 @@ fn a_report_over_another_file_of_the_command_line_is_refused() {
         }
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let output = bench.run(&all);
-        // What is wrong with the description is told first, and is as unusable.
+        // What is wrong with the description is reported first, and is as unusable.
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", said(&output));
         assert!(!said(&output).contains("panicked"), "{}", said(&output));
     }
@@ -277,7 +277,7 @@ fn a_fifo_waits_for_its_reader_and_a_descriptor_is_written_to() {
     let mut command =
         bench.command(&["run", "--as-root", "--report", "fifo", "--", "/bin/sh", "-c", "echo ran; exit 6"]);
     let mut child = Guard(command.stdout(Stdio::piped()).spawn().expect("it starts"));
-    // The command comes to its end with nobody at the other end of the FIFO.
+    // The command comes to its end without a reader of the FIFO.
     let mut first = [0; 4];
     child.0.stdout.as_mut().expect("piped").read_exact(&mut first).expect("the command's word");
     assert_eq!(&first, b"ran\n");
@@ -359,7 +359,7 @@ fn limited(mut command: Command, bytes: u64) -> Output {
             }
         });
     }
-    stuck::output(&mut command)
+    watchdog::output(&mut command)
 }
 
 /// `ulimit -f`: as a full disk, and not the end of vmaudit.
@@ -388,10 +388,10 @@ fn the_limit_on_file_sizes_is_a_full_disk() {
     command.arg(program).args(["60000", "3", "0", "20000"]);
     let output = limited(command, 600 << 10);
     assert_eq!(output.status.code(), Some(125), "{}", said(&output));
-    for wanted in
+    for expected in
         ["the recording stops here, all else goes on", "ulimit -f", "can be read up to where it stopped"]
     {
-        assert!(said(&output).contains(wanted), "{}", said(&output));
+        assert!(said(&output).contains(expected), "{}", said(&output));
     }
     assert!(
         printed(&output).contains("59400\n") && printed(&output).contains("exited 0"),
@@ -431,7 +431,7 @@ fn a_reader_that_goes_takes_neither_the_command_nor_its_status() {
     let words = ["events", "--", "/bin/sh", "-c", script];
     let (_, code) = head(bench.command(&words), |child| Box::new(child.0.stderr.take().expect("piped")));
     assert_eq!((code, bench.text("done").as_str()), (Some(9), "done\n"));
-    // What cannot be written is told, when the command has come to its end.
+    // What cannot be written is reported, when the command has come to its end.
     let output = bench.run(&["events", "--report", "/dev/full", "--", "/bin/sh", "-c", "echo end; exit 9"]);
     assert_eq!((output.status.code(), printed(&output).as_str()), (Some(125), "end\n"));
     assert!(said(&output).contains("printing stops here, the command goes on"), "{}", said(&output));

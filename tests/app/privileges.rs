@@ -59,8 +59,8 @@ fn two_capabilities_are_enough_for_bpf() {
     assert_exact(&report);
     let (diagnosis, code) = doctor(&mut bench.with(BOTH));
     assert_eq!((code, &diagnosis["auto"]), (Some(0), &Value::from("bpf")));
-    for wanted in ["bpf-load", "bpf-ringbuf", "bpf-raw-tracepoint", "seccomp-notify", "smaps-own"] {
-        assert_eq!(trial(&diagnosis, wanted)["result"], "works", "{wanted}");
+    for expected in ["bpf-load", "bpf-ringbuf", "bpf-raw-tracepoint", "seccomp-notify", "smaps-own"] {
+        assert_eq!(trial(&diagnosis, expected)["result"], "works", "{expected}");
     }
 }
 
@@ -206,7 +206,7 @@ fn in_a_pid_namespace_of_its_own_bpf_sees_and_finds_the_command() {
     assert_eq!(processes.len(), 2, "{said}");
     for process in processes {
         assert!(number(process, "pid") < 100, "a number of the namespace: {}", process["pid"]);
-        assert!(number(&process["totals"], "rss") > 0, "it was looked at: {}", process["totals"]);
+        assert!(number(&process["totals"], "rss") > 0, "it was examined: {}", process["totals"]);
         assert_eq!(number(&process["coverage"], "ledger_drift"), 0, "{}", process["coverage"]);
     }
 }
@@ -261,21 +261,21 @@ fn doctor_loads_every_program_and_has_a_verdict_on_every_command() {
     let tried = diagnosis["programs"].as_array().expect("programs");
     let names: BTreeSet<String> =
         tried.iter().filter_map(|row| row["program"].as_str()).map(str::to_owned).collect();
-    let mut wanted = programs_in_the_objects();
-    wanted.retain(|program| !is_for_newer_kernels(program));
-    assert_eq!(names, wanted);
+    let mut expected = programs_in_the_objects();
+    expected.retain(|program| !is_for_newer_kernels(program));
+    assert_eq!(names, expected);
     for row in tried {
         let refused = row["result"] == "refused";
         assert_eq!(row["error"].is_string(), refused, "{row}");
         assert!(refused || row["result"] == "loaded", "{row}");
     }
     let commands = diagnosis["commands"].as_array().expect("commands");
-    for wanted in
+    for expected in
         ["run", "attach", "--touch", "--container", "heap", "heap --combined", "probe", "probe --stacks"]
     {
         let row =
-            commands.iter().find(|row| row["name"].as_str().is_some_and(|name| name.starts_with(wanted)));
-        let row = row.unwrap_or_else(|| panic!("no verdict on {wanted}"));
+            commands.iter().find(|row| row["name"].as_str().is_some_and(|name| name.starts_with(expected)));
+        let row = row.unwrap_or_else(|| panic!("no verdict on {expected}"));
         assert_eq!(row["how"].is_string(), row["works"] == true, "{row}");
         assert_eq!(row["why"].is_string(), row["works"] == false, "{row}");
     }

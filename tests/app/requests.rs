@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
 
 /// vmaudit in a folder of its own, with what it says.
-struct Asked {
+struct Session {
     folder: tempfile::TempDir,
     vmaudit: Guard,
     said: BufReader<ChildStderr>,
 }
 
-impl Asked {
+impl Session {
     /// `words` with `--report report` behind the first of them; `make` puts something there before.
-    fn start(words: &[&str], make: impl FnOnce(&Path)) -> Asked {
+    fn start(words: &[&str], make: impl FnOnce(&Path)) -> Session {
         let folder = tempfile::tempdir().expect("a temporary folder");
         make(&folder.path().join("report"));
         let (first, rest) = words.split_at(1);
@@ -25,7 +25,7 @@ impl Asked {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut vmaudit = Guard(command.spawn().expect("it starts"));
         let said = BufReader::new(vmaudit.0.stderr.take().expect("piped"));
-        Asked { folder, vmaudit, said }
+        Session { folder, vmaudit, said }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -53,8 +53,8 @@ impl Asked {
 
     /// Until there is a thread for requests: the command has ended, and the report is being made.
     fn until_it_reports(&mut self) {
-        let names = |asked: &Asked| {
-            let tasks = fs::read_dir(asked.proc("task")).into_iter().flatten().flatten();
+        let names = |session: &Session| {
+            let tasks = fs::read_dir(session.proc("task")).into_iter().flatten().flatten();
             let names = tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
             names.collect::<Vec<_>>()
         };
@@ -105,14 +105,14 @@ fn with(words: &[&'static str], rest: &[&'static str]) -> Vec<&'static str> {
 }
 
 #[test]
-fn who_is_asked_to_stop_before_the_command_runs_does_not_start_it() {
+fn a_signal_to_stop_before_the_command_runs_does_not_start_it() {
     let mut all = vec![
         (with(&["run", "--as-root", "--backend", "notify"], COMMAND), libc::SIGTERM),
         (with(&["run", "--as-root"], COMMAND), libc::SIGINT),
         (with(&["run", "--as-root"], COMMAND), libc::SIGHUP),
         (with(&["events", "--as-root"], COMMAND), libc::SIGTERM),
     ];
-    if !skip_without_bpf("heap and probe, asked to stop") {
+    if !skip_without_bpf("heap and probe, stopped by a signal") {
         all.extend([
             (with(&["run", "--as-root", "-o", "rec"], COMMAND), libc::SIGTERM),
             (with(&["heap", "--as-root"], COMMAND), libc::SIGTERM),
@@ -130,10 +130,10 @@ fn who_is_asked_to_stop_before_the_command_runs_does_not_start_it() {
         ]);
     }
     for (words, signal) in all {
-        let mut asked = Asked::start(&words, |_| {});
-        asked.until_it_listens();
-        asked.vmaudit.signal(signal);
-        let (code, said, folder) = asked.end();
+        let mut session = Session::start(&words, |_| {});
+        session.until_it_listens();
+        session.vmaudit.signal(signal);
+        let (code, said, folder) = session.end();
         assert_eq!(code, Some(128 + signal), "{words:?}: {said}");
         report(&folder);
         // It may have been started just before.
@@ -144,8 +144,8 @@ fn who_is_asked_to_stop_before_the_command_runs_does_not_start_it() {
 }
 
 #[test]
-fn who_is_asked_to_stop_while_attaching_reports() {
-    let name = "who_is_asked_to_stop_while_attaching_reports";
+fn a_signal_to_stop_while_attaching_gives_a_report() {
+    let name = "a_signal_to_stop_while_attaching_gives_a_report";
     if skip_without_bpf(name) {
         return;
     }
@@ -160,10 +160,10 @@ fn who_is_asked_to_stop_while_attaching_reports() {
         &["probe", "--stacks", "--lib", "libc.so.6", "--match", "^malloc$", "-p", &pid],
         &["probe", "--lib", "libc.so.6", "--match", "^malloc$"],
     ] {
-        let mut asked = Asked::start(words, |_| {});
-        asked.until_it_listens();
-        asked.vmaudit.signal(libc::SIGTERM);
-        let (code, said, folder) = asked.end();
+        let mut session = Session::start(words, |_| {});
+        session.until_it_listens();
+        session.vmaudit.signal(libc::SIGTERM);
+        let (code, said, folder) = session.end();
         assert_eq!(code, Some(0), "{words:?}: {said}");
         report(&folder);
     }
@@ -175,8 +175,8 @@ fn fifo(path: &Path) {
 
 const ENDS: &[&str] = &["--", "/bin/sh", "-c", "exit 7"];
 
-/// Each command at the moment at which its report is to be written, and nobody reads it yet.
-fn reporting(each: impl Fn(Asked, &[&str], i32)) {
+/// Each command at the moment at which its report is to be written, and has no reader yet.
+fn reporting(each: impl Fn(Session, &[&str], i32)) {
     let idle = Command::new("/bin/sleep").arg("1000").spawn().expect("it starts");
     let pid = idle.id().to_string();
     let _idle = Guard(idle);
@@ -191,25 +191,25 @@ fn reporting(each: impl Fn(Asked, &[&str], i32)) {
             (with(&["probe", "--as-root", "--lib", "libc.so.6", "--match", "^malloc$"], ENDS), 7),
         ]);
         for words in [attach, watch] {
-            let mut asked = Asked::start(words, fifo);
-            asked.until_it_reports();
-            each(asked, words, 0);
+            let mut session = Session::start(words, fifo);
+            session.until_it_reports();
+            each(session, words, 0);
         }
     }
     for (words, code) in all {
-        let mut asked = Asked::start(&words, fifo);
-        asked.until_it_reports();
-        each(asked, &words, code);
+        let mut session = Session::start(&words, fifo);
+        session.until_it_reports();
+        each(session, &words, code);
     }
 }
 
 #[test]
 fn a_request_while_the_report_is_made_does_not_lose_it() {
-    reporting(|mut asked, words, expected| {
-        asked.vmaudit.signal(libc::SIGTERM);
-        asked.until_it_says("SIGTERM: the report is being made");
-        let text = fs::read(asked.path("report")).expect("the report");
-        let (code, said, _) = asked.end();
+    reporting(|mut session, words, expected| {
+        session.vmaudit.signal(libc::SIGTERM);
+        session.until_it_says("SIGTERM: the report is being made");
+        let text = fs::read(session.path("report")).expect("the report");
+        let (code, said, _) = session.end();
         assert_eq!(code, Some(expected), "{words:?}: {said}");
         let report: Value = serde_json::from_slice(&text).expect("JSON");
         assert!(report.is_object(), "{words:?}");
@@ -218,28 +218,28 @@ fn a_request_while_the_report_is_made_does_not_lose_it() {
 
 #[test]
 fn a_second_request_ends_it() {
-    reporting(|mut asked, words, _| {
-        asked.vmaudit.signal(libc::SIGINT);
-        asked.until_it_says("SIGINT: the report is being made (again: end without it)");
-        asked.vmaudit.signal(libc::SIGTERM);
-        asked.until_it_says("SIGTERM: ended without a report");
-        let (code, said, _) = asked.end();
+    reporting(|mut session, words, _| {
+        session.vmaudit.signal(libc::SIGINT);
+        session.until_it_says("SIGINT: the report is being made (again: end without it)");
+        session.vmaudit.signal(libc::SIGTERM);
+        session.until_it_says("SIGTERM: ended without a report");
+        let (code, said, _) = session.end();
         assert_eq!(code, Some(128 + libc::SIGTERM), "{words:?}: {said}");
     });
 }
 
-/// During the run the first one is the command's, as before; the report tells how that ended.
+/// During the run the first one is the command's, as before; the report says how that ended.
 #[test]
 fn a_request_during_the_run_is_passed_on() {
     let script = "trap 'exit 5' TERM; echo > ready; while :; do sleep 0.01; done";
     let words = ["run", "--as-root", "--", "/bin/sh", "-c", script];
-    let mut asked = Asked::start(&words, |_| {});
-    while !asked.path("ready").exists() && asked.is_running() {
+    let mut session = Session::start(&words, |_| {});
+    while !session.path("ready").exists() && session.is_running() {
         std::thread::yield_now();
     }
-    asked.vmaudit.signal(libc::SIGTERM);
-    asked.until_it_says("SIGTERM: passed on to the command");
-    let (code, said, folder) = asked.end();
+    session.vmaudit.signal(libc::SIGTERM);
+    session.until_it_says("SIGTERM: passed on to the command");
+    let (code, said, folder) = session.end();
     assert_eq!(code, Some(5), "{said}");
     assert_eq!(report(&folder)["processes"][0]["exit_code"], 5);
 }

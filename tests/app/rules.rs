@@ -104,7 +104,7 @@ fn a_bad_rule_ends_vmaudit_before_it_starts_anything() {
     let said = run();
     assert!(said.contains("own.toml:2: id \"own.cache\" is that of the rule in "), "{said}");
     fs::remove_file(&other).expect("removed");
-    // A pipe that nobody writes to.
+    // A pipe without a writer.
     nix::unistd::mkfifo(&other, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let said = run();
     assert!(said.contains("no regular file"), "{said}");

@@ -1,4 +1,4 @@
-//! A program that asks for seccomp's strict mode is refused under the hold, and that is said.
+//! A program that requests seccomp's strict mode is refused under the hold, and that is reported.
 
 use crate::support::{audit, program, skip, skip_without_bpf};
 
@@ -35,7 +35,7 @@ fn who_is_refused_is_named_with_every_backend() {
         for by_seccomp in [false, true] {
             let (code, said) = strict(&["--backend", backend], by_seccomp);
             assert_eq!(code, Some(EINVAL), "{said}");
-            assert!(said.contains("(target_modes) asked for seccomp's strict mode"), "{backend}: {said}");
+            assert!(said.contains("(target_modes) requested seccomp's strict mode"), "{backend}: {said}");
             assert!(said.contains(remedy), "{backend}: {said}");
         }
     }
@@ -67,7 +67,7 @@ fn who_wants_a_listener_of_its_own_is_named() {
         let audit =
             audit(&["--backend", backend], &[program("target_modes").into_os_string(), "listener".into()]);
         assert_eq!(audit.stdout, "listener 16\n", "EBUSY: {}", audit.stderr);
-        assert!(audit.stderr.contains("(target_modes) asked for a seccomp listener"), "{}", audit.stderr);
+        assert!(audit.stderr.contains("(target_modes) requested a seccomp listener"), "{}", audit.stderr);
         assert!(audit.stderr.contains(remedy), "{backend}: {}", audit.stderr);
     }
 }

@@ -38,9 +38,9 @@ fn readelf(file: &Path) -> Option<BTreeSet<(String, u64)>> {
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, value, _, kind, _, _, section, name, ..] = words[..] else { return None };
-        let wanted = matches!(kind, "FUNC" | "IFUNC") && section != "UND";
+        let expected = matches!(kind, "FUNC" | "IFUNC") && section != "UND";
         let plain = name.split('@').next().unwrap_or(name);
-        wanted.then(|| (plain.to_owned(), u64::from_str_radix(value, 16).unwrap_or(0)))
+        expected.then(|| (plain.to_owned(), u64::from_str_radix(value, 16).unwrap_or(0)))
     };
     Some(text.lines().filter_map(row).collect())
 }
@@ -117,7 +117,7 @@ fn static_functions_of_a_stripped_file_come_from_its_mini_debug_info() {
     let (whole, mini) = (leaf("whole").expect("leaf"), leaf("with").expect("leaf"));
     assert_eq!(mini["tables"], serde_json::json!(["gnu_debugdata"]));
     assert_eq!((&mini["offset"], &mini["size"]), (&whole["offset"], &whole["size"]));
-    // Damaged, it is said, and the rest stands.
+    // If damaged, that is reported, and the rest is valid.
     let mut bytes = std::fs::read(folder.path().join("with")).expect("read");
     let magic = b"\xfd7zXZ\0";
     let at = bytes.windows(6).position(|window| window == magic).expect("xz");

@@ -82,8 +82,8 @@ fn the_verdict_stands_above_the_tables_and_comes_back_from_a_recording() {
 
 /// Near the limit on mappings it is their number that has to change, not their bytes.
 #[test]
-fn too_many_mappings_are_told_as_such() {
-    if support::skip_without_bpf("too_many_mappings_are_told_as_such") {
+fn too_many_mappings_are_reported_as_such() {
+    if support::skip_without_bpf("too_many_mappings_are_reported_as_such") {
         return;
     }
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");

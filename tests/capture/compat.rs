@@ -31,7 +31,7 @@ fn they_are_named_and_their_children_kept() {
             assert_eq!(report.processes().len(), processes, "{backend}: {}", audit.stderr);
             for process in report.processes() {
                 let resident = number(&process["totals"], "rss");
-                assert!(resident > 0, "{backend}: nothing of {} was looked at", process["comm"]);
+                assert!(resident > 0, "{backend}: nothing of {} was examined", process["comm"]);
                 if process["comm"] == "true" {
                     assert_eq!(number(&process["coverage"], "ledger_drift"), 0, "{backend}");
                     assert_eq!(number(&process["coverage"], "unknown"), 0, "{backend}");

@@ -1,4 +1,4 @@
-//! Stacks of Go programs through the runtime's own stack: each call is its own goroutine's, and nobody else's.
+//! Stacks of Go programs through the runtime's own stack: each call is its own goroutine's, and no other's.
 
 use crate::support::managed::waiting;
 use crate::support::{Guard, audit, go_program_of, program, skip, skip_without_bpf, vmaudit};
@@ -119,13 +119,13 @@ fn c_code_and_what_it_calls_are_the_goroutines() {
         let with = |name: &str| -> Vec<Vec<String>> {
             stacks().map(functions).filter(|functions| functions.iter().any(|found| found == name)).collect()
         };
-        // What the runtime asks C for, it asks for on a stack that it has aligned.
+        // The runtime calls C on a stack that it has aligned.
         for stack in stacks() {
             assert!(list(&stack["frames"]).iter().all(|frame| frame["module"] != "[unknown]"), "{stack:#?}");
         }
-        let follow = |functions: &[String], wanted: &[&str]| {
+        let follow = |functions: &[String], expected: &[&str]| {
             let mut left = functions.iter();
-            wanted.iter().all(|name| left.any(|found| found.starts_with(name)))
+            expected.iter().all(|name| left.any(|found| found.starts_with(name)))
         };
         let end = ["main.main.func1", "runtime.goexit"];
         for (innermost, between) in [
@@ -154,7 +154,7 @@ fn c_code_and_what_it_calls_are_the_goroutines() {
     }
 }
 
-/// The heap's growth is told by who asked for it.
+/// The heap's growth is reported by requesting stack.
 #[test]
 fn a_finding_names_who_made_the_heap_grow() {
     for program in built("a_finding_names_who_made_the_heap_grow", "goroutines") {

@@ -13,7 +13,7 @@ fn field(pid: i32, name: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-/// The kernel asks the threads of a process to end one after the other, and the descriptors are closed by the last
+/// The kernel ends the threads of a process one after the other, and the descriptors are closed by the last
 /// one: the child may not be gone before.
 #[test]
 fn the_child_stays_until_the_last_thread_is_gone() {

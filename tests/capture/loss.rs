@@ -105,8 +105,8 @@ fn frames(stack: Option<&Value>) -> &[Value] {
     stack.and_then(|stack| stack["frames"].as_array()).map_or(&[], Vec::as_slice)
 }
 
-/// The same frames; a stack that says that it ends early (the record of the module that comes next was
-/// lost) has the first of them, and then the address that it could not tell.
+/// The same frames; a stack that says that it ends early (the record of the module that comes next was lost)
+/// has the first of them, and then the address that it could not resolve.
 fn assert_true_stack(found: Option<&Value>, truth: Option<&Value>, at: &Value) {
     let (shown, whole) = (frames(found), frames(truth));
     match found.filter(|stack| stack["completeness"] == "incomplete").and(shown.split_last()) {
@@ -160,7 +160,7 @@ fn what_is_not_doubtful_is_right_with_perf() {
     if skip_without_perf("loss, perf") {
         return;
     }
-    // Some 3,100 calls. In rings of the default size there is room for 128 stacks, which a reader that waits
+    // Some 3,100 calls. In rings of the default size there is space for 128 stacks, which a reader that waits
     // for a processor is too late for.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let (stacks, calls) = ((cpus * (16 << 20)).to_string(), (cpus * (2 << 20)).to_string());
@@ -171,10 +171,10 @@ fn what_is_not_doubtful_is_right_with_perf() {
 /// Its rings are 64 KiB for each CPU at least.
 const SMALLEST_PERF: [&str; 4] = ["--ring-bytes", "4096", "--spill-bytes", "4096"];
 
-/// The kernel tells of a loss with the next record of that CPU's ring. Here none comes: the program does
-/// the calls that are lost on one CPU, and the rest of its life on another one.
+/// The kernel reports a loss with the next record of that CPU's ring. Here none comes: the program does the
+/// calls that are lost on one CPU, and the rest of its life on another one.
 #[test]
-fn a_loss_that_no_later_record_tells_of_is_counted() {
+fn a_loss_that_no_later_record_reports_is_counted() {
     if skip_without_perf("late loss, perf") {
         return;
     }
@@ -224,7 +224,7 @@ fn a_full_ring_costs_stacks_and_not_the_ledger() {
     let complete = undisturbed(&[], folder.path());
     let lossy = churn(&["--ring-bytes", "4096"], folder.path(), [Runs, Stopped, Runs, Stopped]);
     let report = lossy.report();
-    assert!(report.event("without_stack") > 0, "nothing had no room");
+    assert!(report.event("without_stack") > 0, "there was space for all");
     assert_eq!(report.event("lost"), 0);
     assert_true_map(&lossy, folder.path());
     assert_eq!(report.first()["coverage"]["unknown"], 0);
@@ -270,8 +270,8 @@ fn events_of_a_session_that_waits(rings: &[&str]) -> (usize, usize) {
     (ops.filter(|op| op != "lost" && op != "resync").count(), lost)
 }
 
-/// Without a reader a third of the calls finds no room. Filled in some 5 ms: a hypervisor may take a processor away
-/// for one or two.
+/// Without a reader a third of the calls finds no space. Filled in some 5 ms: a hypervisor may take a
+/// processor away for one or two.
 const NARROW: [&str; 4] = ["--ring-bytes", "262144", "--spill-bytes", "262144"];
 
 #[test]
@@ -285,12 +285,12 @@ fn while_the_session_waits_the_rings_are_emptied() {
 }
 
 #[test]
-fn what_has_no_room_in_the_queue_is_counted() {
+fn what_has_no_space_in_the_queue_is_counted() {
     if skip_without_bpf("loss") {
         return;
     }
     let (whole, _) = events_of_a_session_that_waits(&[]);
     let (some, lost) = events_of_a_session_that_waits(&[&NARROW[..], &["--queue-bytes", "65536"]].concat());
-    assert!(lost > 0, "there was room for all");
+    assert!(lost > 0, "there was space for all");
     assert_eq!(some + lost, whole);
 }

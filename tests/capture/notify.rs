@@ -73,8 +73,8 @@ fn calls_of_threads_that_take_no_notice_of_each_other_are_followed() {
     turmoil("shared", 5);
 }
 
-/// Somebody probes libc: each program gets a page at the first hit that no call of its own has mapped, where an
-/// instruction is single-stepped.
+/// Another tool probes libc: each program gets a page at the first hit that no call of its own has mapped,
+/// where an instruction is single-stepped.
 #[test]
 fn probes_of_others_are_no_calls() {
     if skip_without_bpf("notify") {

@@ -8,11 +8,11 @@ use std::ffi::OsString;
 
 const MIB: u64 = 1 << 20;
 
-/// What the kernel told each process: (what, pid) → VmPeak, bytes.
-type Told = BTreeMap<(String, u64), u64>;
+/// What the kernel reported to each process: (what, pid) → VmPeak, bytes.
+type Peaks = BTreeMap<(String, u64), u64>;
 
 /// Runs a mode of peaks.c.
-fn peaks(mode: &str) -> Option<(support::Audit, Told)> {
+fn peaks(mode: &str) -> Option<(support::Audit, Peaks)> {
     if skip_without_bpf("run_peak") {
         return None;
     }
@@ -26,12 +26,12 @@ fn peaks(mode: &str) -> Option<(support::Audit, Told)> {
         let (what, pid, peak) = (next(), next(), next());
         ((what, pid.parse().expect("a pid")), peak.parse().expect("bytes"))
     };
-    let told: BTreeMap<(String, u64), u64> = audit.stdout.lines().map(line).collect();
-    for ((what, pid), peak) in &told {
+    let reported: BTreeMap<(String, u64), u64> = audit.stdout.lines().map(line).collect();
+    for ((what, pid), peak) in &reported {
         let process = audit.report().process(*pid).expect("it is in the report");
         assert_eq!(number(&process["peak"], "virt"), *peak, "VmPeak of {what}");
     }
-    Some((audit, told))
+    Some((audit, reported))
 }
 
 /// The share of the peak that shrank most: what it is, its bytes then and now, and its stack.
@@ -82,9 +82,9 @@ fn moves_replacements_and_the_break() {
 
 #[test]
 fn children_and_new_programs_have_their_own() {
-    let Some((audit, told)) = peaks("fork") else { return };
-    assert_eq!(told.len(), 2, "{told:?}");
-    let child = told.keys().find(|(what, _)| what == "child").expect("the child").1;
+    let Some((audit, reported)) = peaks("fork") else { return };
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    let child = reported.keys().find(|(what, _)| what == "child").expect("the child").1;
     let process = audit.report().process(child).expect("in the report");
     assert_eq!(largest_loss(&audit, process).1, 16 * MIB, "the child never had the parent's 64 MiB");
     assert_eq!(largest_loss(&audit, audit.report().first()).1, 64 * MIB);
@@ -93,8 +93,8 @@ fn children_and_new_programs_have_their_own() {
     let (op, then, ..) = largest_loss(&audit, audit.report().first());
     assert_eq!((op.as_str(), then / MIB), ("brk", 32), "the old program's peak is gone");
 
-    let Some((audit, told)) = peaks("vfork") else { return };
-    assert_eq!(told.len(), 2, "{told:?}");
+    let Some((audit, reported)) = peaks("vfork") else { return };
+    assert_eq!(reported.len(), 2, "{reported:?}");
     let parent = audit.report().first();
     assert_eq!(largest_loss(&audit, parent).1, 64 * MIB, "what the vfork child did in its address space");
 }

@@ -41,8 +41,8 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// `vmaudit run --backend perf` as nobody; None where another tracer keeps the events from everybody
-    /// else on this machine.
+    /// `vmaudit run --backend perf` as user nobody; None where another tracer keeps the events from all
+    /// others on this machine.
     fn perf<S: AsRef<OsStr>>(&self, options: &[&str], words: &[S]) -> Option<Audit> {
         self.perf_as(NOBODY, options, words)
     }
@@ -98,7 +98,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Asked of the kernel's setting, so that a backend that is broken fails.
+/// Read from the kernel's setting, so that a backend that is broken fails.
 pub fn skip_without_perf(test: &str) -> bool {
     let text = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let allowed = text.trim().parse::<i32>().is_ok_and(|level| level <= 2);
@@ -135,7 +135,7 @@ fn frames(report: &AuditReport, stack: u64) -> Vec<String> {
     native.map(|frame| format!("{}+{}", frame["module"], frame["offset"])).collect()
 }
 
-/// Everything that has to be equal, whoever saw the calls.
+/// Everything that has to be equal, whichever backend saw the calls.
 fn assert_same(perf: &AuditReport, bpf: &AuditReport) {
     assert_eq!(perf.event("lost"), 0);
     assert_eq!(perf.event("unwind_incomplete"), bpf.event("unwind_incomplete"));
@@ -186,7 +186,7 @@ fn skipped(test: &str) -> bool {
 }
 
 #[test]
-fn a_program_with_threads_and_two_allocators_looks_the_same() {
+fn a_program_with_threads_and_two_allocators_has_equal_events() {
     if skipped("perf C1") {
         return;
     }
@@ -199,7 +199,7 @@ fn a_program_with_threads_and_two_allocators_looks_the_same() {
 }
 
 #[test]
-fn python_with_files_and_children_looks_the_same() {
+fn python_with_files_and_children_has_equal_events() {
     if skipped("perf python") || skip_without("perf python", "/usr/bin/python3") {
         return;
     }
@@ -238,7 +238,7 @@ fn an_ordinary_user_traces_what_root_traces_and_tries_once() {
 }
 
 #[test]
-fn odd_calls_look_the_same() {
+fn odd_calls_are_reported_the_same() {
     if skipped("perf oddcalls") {
         return;
     }
@@ -248,7 +248,7 @@ fn odd_calls_look_the_same() {
 }
 
 #[test]
-fn a_shell_with_pipes_looks_the_same() {
+fn a_shell_with_pipes_has_equal_events() {
     if skipped("perf sh") {
         return;
     }
@@ -256,7 +256,7 @@ fn a_shell_with_pipes_looks_the_same() {
 }
 
 #[test]
-fn a_signal_that_ends_a_process_is_told() {
+fn a_signal_that_ends_a_process_is_reported() {
     if skip_without_perf("perf kill") {
         return;
     }
@@ -308,8 +308,8 @@ fn random_calls_are_followed_exactly() {
     }
 }
 
-/// What a refused call did before it was refused is not told by its result: that is in doubt. But no call is lost, and
-/// the report is what the kernel shows.
+/// What a refused call did before it was refused is not in its result: that is in doubt. But no call is lost,
+/// and the report is what the kernel shows.
 #[test]
 fn calls_that_fail_are_not_lost() {
     if skip_without_perf("perf turmoil") {

@@ -101,7 +101,7 @@ fn every_call_of_a_command_and_its_child_is_counted_once() {
 }
 
 #[test]
-fn stacks_tell_who_called_and_add_up_to_the_counts() {
+fn stacks_name_callers_and_add_up_to_the_counts() {
     if skip_without_bpf("probe_stacks") {
         return;
     }
@@ -146,9 +146,9 @@ fn a_running_process_is_counted_from_now_on_and_others_are_not() {
     let mut said = String::new();
     BufReader::new(run.stderr.take().expect("piped")).read_line(&mut said).expect("a line");
     for child in [&mut other, &mut target] {
-        let told = child.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
+        let reported = child.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
         let code = child.wait().expect("ends").code();
-        assert!(told.is_some_and(|told| told.is_ok()) && code == Some(3), "{code:?}");
+        assert!(reported.is_some_and(|reported| reported.is_ok()) && code == Some(3), "{code:?}");
     }
     assert!(run.wait().expect("vmaudit ends").success(), "{said}");
     let report: Value =
@@ -180,7 +180,7 @@ fn every_function_of_tcmalloc_is_probed_at_once() {
     );
 }
 
-/// On a copy, so that nobody else on this machine has the probes.
+/// On a copy, so that no other process on this machine has the probes.
 #[test]
 fn every_function_of_libc_is_probed_and_programs_still_work() {
     let libc = "/lib/x86_64-linux-gnu/libc.so.6";
@@ -202,7 +202,7 @@ fn every_function_of_libc_is_probed_and_programs_still_work() {
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn what_cannot_be_is_reported() {
     let fails = |arguments: &[&str], code: i32, words: &str| {
         let done = Command::new(vmaudit()).arg("probe").args(arguments).output().expect("vmaudit starts");
         let said = String::from_utf8_lossy(&done.stderr).into_owned();

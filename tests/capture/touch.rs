@@ -33,11 +33,11 @@ fn run(options: &[&str], arguments: &[&str]) -> Audit {
 }
 
 /// The outermost function of the test program below main, or the innermost of all.
-fn named(audit: &Audit, stack: &Value, wanted: &[&str]) -> String {
+fn named(audit: &Audit, stack: &Value, expected: &[&str]) -> String {
     let Some(index) = stack.as_u64() else { return "-".into() };
     let frames = audit.report().json["stacks"][index as usize]["frames"].as_array().expect("frames");
     let names: Vec<&str> = frames.iter().filter_map(|frame| frame["symbol"].as_str()).collect();
-    names.iter().find(|name| wanted.contains(name)).map_or_else(|| names.join("<"), |name| (*name).into())
+    names.iter().find(|name| expected.contains(name)).map_or_else(|| names.join("<"), |name| (*name).into())
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
@@ -236,9 +236,9 @@ fn a_full_ring_is_counted_and_spares_the_calls() {
     assert_eq!(number(&done.report().first()["coverage"], "ledger_drift"), 0);
 }
 
-/// A process that ran before: what it had touched by then belongs to nobody, what follows is exact.
+/// A process that ran before: what it had touched by then has no owner, what follows is exact.
 #[test]
-fn attached_to_a_process_only_what_follows_is_told() {
+fn attached_to_a_process_only_what_follows_is_reported() {
     if skip_without_page_faults("attach") {
         return;
     }

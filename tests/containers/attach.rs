@@ -35,13 +35,13 @@ fn all_processes_of_a_container_with_its_own_symbols_and_numbers() {
     let Some((engine, mut talk)) = start("all_processes_of_a_container", &name, bare) else { return };
     let mut second = None;
     let audit = attach(&["--container", &name], || {
-        talk.tell("m");
-        talk.tell("f");
-        talk.tell("t");
+        talk.send("m");
+        talk.send("f");
+        talk.send("t");
         // Not a child of anything traced: the engine's monitor starts it.
         let entered = Talk::start(engine.command().args(["exec", "-i", &name, APP]));
         let mut entered = entered.expect("podman exec");
-        entered.tell("m");
+        entered.send("m");
         second = Some(entered);
     });
     assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
@@ -93,7 +93,7 @@ fn a_snapshot_by_name_by_id_and_by_cgroup_is_the_same() {
     let test = "a_snapshot_by_name_by_id_and_by_cgroup_is_the_same";
     let name = unique("snap");
     let Some((engine, mut talk)) = start(test, &name, bare) else { return };
-    talk.tell("f");
+    talk.send("f");
     let id = engine.inspect(&name, "{{.Id}}");
     let processes = |target: &[&str]| {
         let (_, report) = snapshot(target);
@@ -106,12 +106,12 @@ fn a_snapshot_by_name_by_id_and_by_cgroup_is_the_same() {
     assert_eq!(by_name, processes(&["--container", &format!("podman://{}", &id[..20])]));
     let cgroup = by_name.1.trim_matches('"');
     assert_eq!(by_name, processes(&["--cgroup", cgroup]));
-    // By number: the container is told, too.
+    // By number: the container is reported, too.
     let (_, report) = snapshot(&["-p", &by_name.0[0].0]);
     assert_eq!(report.first()["container"], name.as_str());
 }
 
-/// The kernel's side tells tasks by a controller of cgroup v1, too.
+/// The BPF programs recognise tasks by a controller of cgroup v1, too.
 #[test]
 fn a_cgroup_of_version_one() {
     let test = "a_cgroup_of_version_one";
@@ -132,10 +132,10 @@ fn a_cgroup_of_version_one() {
     for directory in directories {
         let mut entered = None;
         let audit = attach(&["--cgroup", &directory], || {
-            talk.tell("m");
+            talk.send("m");
             let exec = Talk::start(engine.command().args(["exec", "-i", &name, APP]));
             let mut exec = exec.expect("podman exec");
-            exec.tell("m");
+            exec.send("m");
             entered = Some(exec);
         });
         assert_chain(&stack_of(&audit, audit.report().first(), 3));

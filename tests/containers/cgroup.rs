@@ -25,17 +25,17 @@ fn who_is_moved_in_later_is_traced_and_the_end_is_seen() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let events = folder.path().join("events");
     let mut running = Some(first);
-    // Nobody interrupts: it ends when the last process has left.
+    // No signal interrupts: it ends when the last process has left.
     let audit =
         attach_and_listen(&["--cgroup", path, "--dump-events", events.to_str().expect("a path")], |line| {
             if line.contains("Ctrl-C ends tracing") {
                 group.put(&second);
                 if let Some(mut first) = running.take() {
-                    first.tell("m");
+                    first.send("m");
                     drop(first);
                 }
             } else if line.contains("came in later") {
-                second.tell("m");
+                second.send("m");
                 // Moved out again: it lives, but not there.
                 let parent = group.0.parent().expect("a mount").join("cgroup.procs");
                 fs::write(parent, second.client.0.id().to_string()).expect("it may be moved");
@@ -46,7 +46,7 @@ fn who_is_moved_in_later_is_traced_and_the_end_is_seen() {
     let processes = audit.report().processes();
     assert_eq!(processes.len(), 2, "{}", audit.stderr);
     for process in processes {
-        // What the first one mapped just before its end, no snapshot may have shown: the calls tell.
+        // What the first one mapped just before its end, no snapshot may have shown: the calls show it.
         let pid = format!("\"pid\":{},", process["pid"]);
         let calls = fs::read_to_string(&events).expect("events");
         let mapped = calls.lines().any(|line| line.contains(&pid) && line.contains("\"op\":\"mmap\""));
@@ -54,5 +54,5 @@ fn who_is_moved_in_later_is_traced_and_the_end_is_seen() {
         assert_eq!(number(&process["coverage"], "ledger_drift"), 0);
     }
     // Unharmed.
-    second.tell("m");
+    second.send("m");
 }

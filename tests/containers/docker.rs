@@ -30,10 +30,10 @@ fn attach_by_name_follows_what_docker_exec_starts() {
     };
     let mut entered = None;
     let audit = attach(&["--container", &name], || {
-        talk.tell("m");
+        talk.send("m");
         let exec = Talk::start(docker.command().args(["exec", "-i", &name, APP]));
         let mut exec = exec.expect("docker exec");
-        exec.tell("t");
+        exec.send("t");
         entered = Some(exec);
     });
     let report = audit.report();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The program with its libraries, and a shell beside it.
+/// The program with its libraries, and a shell next to it.
 fn with_shell(folder: &Path) -> Image {
     let image = Image::empty(folder);
     let app = program("container_app");
@@ -18,12 +18,12 @@ fn with_shell(folder: &Path) -> Image {
     image
 }
 
-/// Attaches after `before` was told, and checks the stack of a mapping.
+/// Attaches after `before` was sent, and checks the stack of a mapping.
 fn chain_after(test: &str, before: &str) {
     let name = unique(before);
     let Some((_engine, mut talk)) = start(test, &name, with_shell) else { return };
-    talk.tell(before);
-    let audit = attach(&["--container", &name], || talk.tell("m"));
+    talk.send(before);
+    let audit = attach(&["--container", &name], || talk.send("m"));
     assert_chain(&stack_of(&audit, audit.report().first(), 3));
 }
 
@@ -56,8 +56,8 @@ fn musl(test: &str, is_static: bool) {
     let name = unique(if is_static { "musl-static" } else { "musl" });
     let Some((_engine, mut talk)) = start(test, &name, make) else { return };
     let audit = attach(&["--container", &name], || {
-        talk.tell("m");
-        talk.tell("t");
+        talk.send("m");
+        talk.send("t");
     });
     let main = audit.report().first();
     assert_eq!(number(&main["coverage"], "ledger_drift"), 0);
@@ -93,11 +93,11 @@ fn what_a_container_puts_in_the_way() {
             &format!("no static busybox (busybox-static): {}", String::from_utf8_lossy(&done.stderr)),
         );
     }
-    let audit = attach(&["--container", &name], || talk.tell("m"));
+    let audit = attach(&["--container", &name], || talk.send("m"));
     // The kernel knows the program by the name that it was given last.
     let names = stack_of(&audit, audit.report().first(), 3);
-    let wanted = ["gone!reserve_inner", "gone!reserve_outer", "gone!main"];
-    assert!(names.windows(wanted.len()).any(|window| window == wanted), "{names:?}");
+    let expected = ["gone!reserve_inner", "gone!reserve_outer", "gone!main"];
+    assert!(names.windows(expected.len()).any(|window| window == expected), "{names:?}");
 }
 
 /// What `podman exec` starts is no child of podman's; all of it is seen all the same, and nothing else
@@ -117,9 +117,9 @@ fn run_of_a_client_that_enters_a_container() {
     run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = run.spawn().expect("vmaudit starts");
     let mut input = child.stdin.take().expect("a pipe");
-    // Meanwhile the container's own process works, too, and starts another: neither was asked for.
+    // Meanwhile the container's own process works, too, and starts another: neither was requested.
     std::io::Write::write_all(&mut input, b"m\nf\nq\n").expect("it reads");
-    talk.tell("f");
+    talk.send("f");
     drop(input);
     let audit = finished(child.wait_with_output().expect("it ends"), &file);
     assert_eq!(audit.code(), Some(0), "{}", audit.stderr);

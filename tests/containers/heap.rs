@@ -4,7 +4,7 @@ use crate::support::container::{APP, Image, Podman, Talk, unique};
 use crate::support::docker::Docker;
 use crate::support::heap::{Watching, frames};
 use crate::support::report::{list, number};
-use crate::support::{program, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, skip, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -57,12 +57,12 @@ fn children_and_what_docker_exec_starts_are_counted() {
         Err(why) => return skip(test, &why),
     };
     // Before: in no figure.
-    talk.tell("h");
+    talk.send("h");
     let watching = Watching::target(Command::new(vmaudit()).args(["heap", "--container", &name]));
-    talk.tell("h");
-    talk.tell("c");
+    talk.send("h");
+    talk.send("c");
     let mut entered = Talk::start(docker.command().args(["exec", "-i", &name, APP])).expect("docker exec");
-    entered.tell("h");
+    entered.send("h");
     let report = watching.stop();
     assert_eq!(report["backend"], "bpf");
     let processes = list(&report, "processes");
@@ -79,8 +79,9 @@ fn children_and_what_docker_exec_starts_are_counted() {
 /// The image has the library, and programs are started with it: those that run are woken, and those that enter.
 fn armed_programs(name: &str, start: impl FnOnce(&Path, &str) -> Result<Armed, String>) {
     let folder = tempfile::tempdir().expect("a folder");
-    let arm =
-        stuck::output(Command::new(vmaudit()).arg("heap").arg(format!("--arm={}", folder.path().display())));
+    let arm = watchdog::output(
+        Command::new(vmaudit()).arg("heap").arg(format!("--arm={}", folder.path().display())),
+    );
     let printed = String::from_utf8(arm.stdout).expect("text");
     let library = printed.trim().strip_prefix("LD_PRELOAD=").expect("a variable").to_owned();
     let inside = format!("/opt/{}", Path::new(&library).file_name().expect("a name").to_string_lossy());
@@ -90,13 +91,13 @@ fn armed_programs(name: &str, start: impl FnOnce(&Path, &str) -> Result<Armed, S
     };
     let heap = ["heap", "--method", "preload", "--interval", "0.05", "--container", &armed.name];
     let mut watching = Watching::target(Command::new(vmaudit()).args(heap));
-    armed.talk.tell("h");
-    armed.talk.tell("c");
+    armed.talk.send("h");
+    armed.talk.send("c");
     // What enters is woken once it has loaded the library: a moment later.
     let mut entered = Talk::start(&mut armed.exec).expect("exec");
     let mut reports = 0;
     let report = loop {
-        entered.tell("h");
+        entered.send("h");
         let report = watching.next();
         if all_kept(&report).len() >= 3 {
             break watching.stop();

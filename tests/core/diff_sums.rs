@@ -43,16 +43,16 @@ fn check(a: &Report, b: &Report) {
     };
     for by in ALL {
         let diff = diff(a, b, by);
-        let wanted = sums([&diff.totals].into_iter());
-        assert_eq!(wanted[0], total(b, |t| t.virt) - total(a, |t| t.virt));
-        assert_eq!(wanted[4], total(b, |t| t.writable) - total(a, |t| t.writable));
+        let expected = sums([&diff.totals].into_iter());
+        assert_eq!(expected[0], total(b, |t| t.virt) - total(a, |t| t.virt));
+        assert_eq!(expected[4], total(b, |t| t.writable) - total(a, |t| t.writable));
         if diff.totals.rss.is_some() {
-            assert_eq!(wanted[1], total(b, |t| t.rss) - total(a, |t| t.rss));
-            assert_eq!(wanted[3], total(b, |t| t.unused) - total(a, |t| t.unused));
+            assert_eq!(expected[1], total(b, |t| t.rss) - total(a, |t| t.rss));
+            assert_eq!(expected[3], total(b, |t| t.unused) - total(a, |t| t.unused));
         }
-        assert_eq!(sums(diff.categories.iter().map(|c| &c.widths)), wanted, "{by:?}: categories");
+        assert_eq!(sums(diff.categories.iter().map(|c| &c.widths)), expected, "{by:?}: categories");
         if by != By::Category {
-            assert_eq!(sums(diff.changes.iter().map(|c| &c.widths)), wanted, "{by:?}: changes");
+            assert_eq!(sums(diff.changes.iter().map(|c| &c.widths)), expected, "{by:?}: changes");
         }
         let weights: Vec<u64> = diff.changes.iter().map(|c| c.widths.weight()).collect();
         assert!(weights.is_sorted_by(|x, y| x >= y), "largest first");
@@ -83,7 +83,7 @@ fn every_pair_of_captures_adds_up() {
     for (i, a) in reports.iter().enumerate() {
         for (k, b) in reports.iter().enumerate() {
             check(a, b);
-            // brk's two last phases look alike
+            // brk's two last phases are equal
             let same = i == k || bytes(&names[i]) == bytes(&names[k]);
             assert_eq!(diff(a, b, By::Stack).equal, same, "{} {}", names[i], names[k]);
         }

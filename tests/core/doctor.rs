@@ -42,8 +42,8 @@ fn what_bpf_lacks() {
     assert!(of(&Privileges { uid: 0, ..user() }).why.contains("though this is root"));
     let advice = of(&contained());
     assert!(advice.why.ends_with("missing in this container"), "{}", advice.why);
-    for wanted in ["--cap-add BPF --cap-add PERFMON", "--cap-add SYS_ADMIN", "sudo vmaudit attach"] {
-        assert!(commands(&advice).contains(wanted), "{wanted}");
+    for expected in ["--cap-add BPF --cap-add PERFMON", "--cap-add SYS_ADMIN", "sudo vmaudit attach"] {
+        assert!(commands(&advice).contains(expected), "{expected}");
     }
     // The capabilities are there, and the profile is what forbids.
     let profile = of(&with(contained(), &[Capability::SysAdmin]));
@@ -112,7 +112,7 @@ fn verdict(missing: Option<Missing>, verifier: &[&str], privileges: &Privileges)
 
 /// EACCES is the verifier's number, too: capabilities have no part in that.
 #[test]
-fn a_verdict_is_told_by_program_and_by_what_is_missing() {
+fn a_verdict_depends_on_program_and_on_what_is_missing() {
     let root =
         with(Privileges { uid: 0, lockdown: Some("none".to_owned()), ..user() }, &[Capability::SysAdmin]);
     let kfunc = verdict(Some(Missing::Kfunc("bpf_x".to_owned())), &[], &user());

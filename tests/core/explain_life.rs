@@ -121,7 +121,7 @@ const RW: Prot = Prot::RW;
 const READ: Prot = Prot { read: true, write: false, exec: false };
 
 #[test]
-fn each_kind_of_step_is_told() {
+fn each_kind_of_step_is_reported() {
     let mut story = Story::new();
     story.map(0, 4, 3, ANON);
     story.protect(0, 1, 1, 0);
@@ -147,7 +147,7 @@ fn each_kind_of_step_is_told() {
 }
 
 #[test]
-fn what_happens_beside_the_page_is_not_told() {
+fn what_happens_outside_of_the_page_is_not_reported() {
     let mut story = Story::new();
     story.map(0, 4, 3, ANON);
     story.unmap(1, 1);
@@ -159,7 +159,7 @@ fn what_happens_beside_the_page_is_not_told() {
 }
 
 #[test]
-fn refused_calls_are_told_where_they_name_the_page() {
+fn refused_calls_are_reported_where_they_name_the_page() {
     let mut story = Story::new();
     story.map(0, 1, 3, ANON);
     story.protect(0, 1, 7, -13);
@@ -179,7 +179,7 @@ fn an_mprotect_that_stops_at_a_hole_has_changed_what_comes_before() {
 }
 
 #[test]
-fn moves_are_told_at_both_ends() {
+fn moves_are_reported_at_both_ends() {
     let mut story = Story::new();
     story.map(4, 2, 3, ANON);
     story.remap((4, 2), (0, 3), 3);
@@ -316,7 +316,7 @@ fn a_vfork_childs_execve_leaves_its_parents_life_alone() {
 }
 
 #[test]
-fn threads_share_a_life_and_an_early_mapping_is_told_as_such() {
+fn threads_share_a_life_and_an_early_mapping_is_reported_as_such() {
     let mut story = Story::new();
     story.map(0, 1, 3, ANON);
     story.fork(12, MmKey(1), true);
@@ -348,7 +348,7 @@ fn brk_maps_and_unmaps() {
 }
 
 #[test]
-fn losses_are_told() {
+fn losses_are_reported() {
     let mut story = Story::new();
     story.map(0, 1, 3, ANON);
     story.watch.step(&Step::Lost { time_ns: 2500 });

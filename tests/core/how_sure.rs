@@ -125,7 +125,7 @@ fn tables() -> String {
     let _ = writeln!(
         out,
         "\n## Snapshots alone\n\nAll {} snapshots: smaps and nothing else (a live snapshot also has heap \
-         headers, stack pointers and what the files tell).\n\n| category | VIRT | captures | by \
+         headers, stack pointers and what the files contain).\n\n| category | VIRT | captures | by \
          |\n|---|---:|---:|---|",
         snapshots().len()
     );

@@ -149,9 +149,9 @@ fn the_selected_process_stays_selected_while_others_pass_it() {
     assert_eq!(state.visible()[state.list.index()].newest.id.pid, 1);
     state.key(Key::End);
     state.key(Key::Enter);
-    assert_eq!(state.wanted().map(|id| id.pid), Some(2));
+    assert_eq!(state.opened_process().map(|id| id.pid), Some(2));
     state.key(Key::Escape);
-    assert_eq!(state.wanted(), None);
+    assert_eq!(state.opened_process(), None);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn paused_nothing_changes_but_keys_work() {
 fn down_to_a_stack_and_back_to_the_list() {
     let mut state = started();
     assert_eq!(state.key(Key::Enter), Action::Read);
-    let id = state.wanted().expect("it is open");
+    let id = state.opened_process().expect("it is open");
     assert_eq!(id.pid, 2);
     assert_eq!(state.key(Key::Enter), Action::Draw, "nothing is known of it yet");
     state.details(id, details("/a", &[("small", 1), ("large", 5)]));
@@ -190,10 +190,10 @@ fn down_to_a_stack_and_back_to_the_list() {
 }
 
 #[test]
-fn growth_by_category_since_the_first_look_into_this_program() {
+fn growth_by_category_since_the_first_snapshot_of_this_program() {
     let mut state = started();
     state.key(Key::Enter);
-    let id = state.wanted().expect("open");
+    let id = state.opened_process().expect("open");
     let growth = |state: &State| {
         let opened = state.opened.as_ref().expect("open");
         opened
@@ -217,7 +217,7 @@ fn growth_by_category_since_the_first_look_into_this_program() {
 fn parts_are_those_that_there_are() {
     let mut state = started();
     state.key(Key::Enter);
-    let id = state.wanted().expect("open");
+    let id = state.opened_process().expect("open");
     state.details(id, details("/a", &[("one", 10)]));
     state.key(Key::Tab);
     assert_eq!(state.pane, Pane::Table, "there are no reservations without a trace");
@@ -236,7 +236,7 @@ fn parts_are_those_that_there_are() {
 }
 
 #[test]
-fn looks_more_or_less_often_within_bounds() {
+fn takes_snapshots_more_or_less_often_within_bounds() {
     let mut state = started();
     press(&mut state, "--");
     assert_eq!(state.interval_ms, 500);
@@ -246,7 +246,7 @@ fn looks_more_or_less_often_within_bounds() {
     assert_eq!(state.interval_ms, 60_000);
     state.interval_ms = 300_000;
     press(&mut state, "+");
-    assert_eq!(state.interval_ms, 300_000, "longer than any step, as asked for");
+    assert_eq!(state.interval_ms, 300_000, "longer than any step, as requested");
     press(&mut state, "-");
     assert_eq!(state.interval_ms, 60_000);
 }
@@ -255,13 +255,13 @@ fn looks_more_or_less_often_within_bounds() {
 fn the_only_process_is_opened_once() {
     let mut state = State::new(Settings { single: true, ..Settings::default() });
     state.sample(frame(0, vec![sample(5, "x", 1, 0)]));
-    assert_eq!(state.wanted().map(|id| id.pid), Some(5));
+    assert_eq!(state.opened_process().map(|id| id.pid), Some(5));
     state.key(Key::Escape);
     state.sample(frame(1, vec![sample(5, "x", 1, 0)]));
     assert_eq!(*state.view(), View::List);
     state.key(Key::Enter);
     state.sample(frame(2, vec![]));
-    assert_eq!(state.wanted(), None, "it has ended: nothing to look into");
+    assert_eq!(state.opened_process(), None, "it has ended: nothing to examine");
     assert_eq!(*state.view(), View::Process);
 }
 
@@ -289,7 +289,7 @@ proptest::proptest! {
             state.key(key);
             let processes = (0..time as i32 % 4).map(|pid| sample(pid, "p", u64::from(pid.unsigned_abs()) * MIB, 0));
             state.sample(frame(time as u64, processes.collect()));
-            if let Some(id) = state.wanted() {
+            if let Some(id) = state.opened_process() {
                 state.details(id, details("/a", &[("one", 10), ("two", time as u64)]));
             }
             let rows = state.visible().len();

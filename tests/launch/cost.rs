@@ -1,7 +1,7 @@
 //! What holding costs a thread's exit. Prints the figures and asserts none: they are the
 //! machine's. `cargo test --release --test launch cost -- --nocapture`
 
-use crate::player::{config, follow, modes, play, start, tell};
+use crate::player::{config, follow, modes, play, report, start};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -13,7 +13,7 @@ fn cost(mode: &str, count: i32, hold_exits: bool) -> (i32, i64) {
         config.hold_exits = hold_exits;
         follow(start(config));
         let used = getrusage(UsageWho::RUSAGE_CHILDREN).expect("getrusage");
-        tell(&format!("cpu_us {}", (used.user_time() + used.system_time()).num_microseconds()));
+        report(&format!("cpu_us {}", (used.user_time() + used.system_time()).num_microseconds()));
     });
     let elapsed = player.number("ns_per_thread ");
     let lines = player.rest();

@@ -1,7 +1,7 @@
 //! vmaudit and the keeper killed together: the guard lets the target go on, whatever is killed next.
 
 use crate::player::{
-    Player, children, config, end_of, follow, guard_of, keeper, modes, play, start, tell, tell_held,
+    Player, children, config, end_of, follow, guard_of, keeper, modes, play, report, report_held, start,
 };
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -24,9 +24,9 @@ fn wait_for_ever() -> ! {
     }
 }
 
-/// Tells who is there, once the target runs.
+/// Reports the processes, once the target runs.
 fn introduce(running: &Running) {
-    tell(&format!("helpers {} {} {}", keeper(), guard_of(keeper()), running.pid()));
+    report(&format!("helpers {} {} {}", keeper(), guard_of(keeper()), running.pid()));
 }
 
 /// Keeper, guard, target.
@@ -72,7 +72,7 @@ fn both_killed_while_the_target_runs() {
     kill_both(&player, keeper);
     player.word();
     assert_eq!(end_of(target), exited(target, 31));
-    // Nobody is left who has the filter: its work is done.
+    // No task is left with the filter: its work is done.
     assert_eq!(end_of(guard), exited(guard, 0));
 }
 
@@ -87,7 +87,7 @@ fn both_killed_while_an_exit_is_held() {
                     break held;
                 }
             };
-            tell_held(&running, &held);
+            report_held(&running, &held);
             wait_for_ever();
         });
         let [keeper, guard, target] = helpers(&mut player);
@@ -163,7 +163,7 @@ fn a_replaced_keeper_has_the_same_guard() {
         kill_now(keeper());
         assert_eq!(running.poll(None).expect("poll"), TargetEvent::KeeperReplaced);
         let new = children().into_iter().find(|&pid| pid != running.pid()).expect("a keeper");
-        tell(&format!("replaced {new}"));
+        report(&format!("replaced {new}"));
         wait_for_ever();
     });
     let mut lines: Vec<String> = (0..3).map(|_| player.line()).collect();
@@ -228,12 +228,12 @@ fn the_guard_holds_nothing_else_open_and_is_not_taken_for_vmaudit() {
         };
         for helper in [keeper, guard] {
             let read = |what: &str| std::fs::read_to_string(format!("/proc/{helper}/{what}")).expect(what);
-            tell(&format!("{} {:?}", read("comm").trim_end(), read("cmdline").trim_end_matches('\0')));
+            report(&format!("{} {:?}", read("comm").trim_end(), read("cmdline").trim_end_matches('\0')));
             let session = nix::unistd::getsid(Some(Pid::from_raw(helper))).expect("getsid");
             assert_eq!(session.as_raw(), helper);
         }
-        tell(&open.join(" "));
-        tell(&format!("guard {guard}"));
+        report(&open.join(" "));
+        report(&format!("guard {guard}"));
         follow(running);
         assert_eq!(children(), Vec::<i32>::new());
         // The keeper has waited for it.

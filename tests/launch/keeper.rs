@@ -1,6 +1,6 @@
 //! The target goes on unharmed whatever happens to vmaudit and to the keeper.
 
-use crate::player::{children, config, end_of, follow, keeper, modes, play, start, tell, tell_held};
+use crate::player::{children, config, end_of, follow, keeper, modes, play, report, report_held, start};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
@@ -17,11 +17,11 @@ fn killed(pid: i32) -> WaitStatus {
     WaitStatus::Signaled(Pid::from_raw(pid), Signal::SIGKILL, false)
 }
 
-/// Waits for the first final exit, and tells it.
+/// Waits for the first final exit, and reports it.
 fn wait_for_hold(running: &mut Running) -> vmaudit::launch::HeldExit {
     loop {
         if let TargetEvent::HeldExit(held) = running.poll(None).expect("poll") {
-            tell_held(running, &held);
+            report_held(running, &held);
             return held;
         }
     }
@@ -37,7 +37,7 @@ fn wait_for_ever() -> ! {
 fn vmaudit_killed_while_the_target_runs() {
     let mut player = play(|| {
         let _running = start(config(&[modes(), "wait", "0"]));
-        tell(&format!("keeper {}", keeper()));
+        report(&format!("keeper {}", keeper()));
         wait_for_ever();
     });
     // Both write as soon as they run.
@@ -49,7 +49,7 @@ fn vmaudit_killed_while_the_target_runs() {
     assert_eq!(player.wait(), killed(player.pid.as_raw()));
     player.word();
     assert_eq!(end_of(target), exited(target, 0));
-    // Nobody is left who has the filter: the keeper's work is done.
+    // No task is left with the filter: the keeper's work is done.
     assert_eq!(end_of(keeper), exited(keeper, 0));
 }
 
@@ -57,7 +57,7 @@ fn vmaudit_killed_while_the_target_runs() {
 fn vmaudit_killed_while_an_exit_is_held() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "exit", "17"]));
-        tell(&format!("target {}", running.pid()));
+        report(&format!("target {}", running.pid()));
         let _held = wait_for_hold(&mut running);
         wait_for_ever();
     });
@@ -72,7 +72,7 @@ fn vmaudit_killed_while_an_exit_is_held() {
 fn vmaudit_killed_while_the_last_thread_is_held() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "two-last", "17"]));
-        tell(&format!("target {}", running.pid()));
+        report(&format!("target {}", running.pid()));
         let _held = wait_for_hold(&mut running);
         wait_for_ever();
     });
@@ -87,7 +87,7 @@ fn vmaudit_killed_while_the_last_thread_is_held() {
 fn vmaudit_leaves_a_target_that_is_held() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "exit", "18"]));
-        tell(&format!("target {}", running.pid()));
+        report(&format!("target {}", running.pid()));
         let _held = wait_for_hold(&mut running);
     });
     let target = player.number("target ");
@@ -100,7 +100,7 @@ fn vmaudit_leaves_a_target_that_is_held() {
 fn vmaudit_killed_before_go_runs_nothing() {
     let mut player = play(|| {
         let prepared = vmaudit::launch::Launch::prepare(config(&[modes(), "wait", "0"])).expect("prepare");
-        tell(&format!("prepared {} {}", prepared.pid(), keeper()));
+        report(&format!("prepared {} {}", prepared.pid(), keeper()));
         wait_for_ever();
     });
     let line = player.line();
@@ -117,7 +117,7 @@ fn vmaudit_killed_before_go_runs_nothing() {
 fn dropping_what_was_prepared_runs_nothing() {
     let mut player = play(|| {
         drop(vmaudit::launch::Launch::prepare(config(&[modes(), "wait", "0"])).expect("prepare"));
-        tell("dropped");
+        report("dropped");
     });
     assert_eq!(player.rest(), ["dropped"]);
 }
@@ -154,11 +154,11 @@ fn a_keeper_killed_while_an_exit_is_held_loses_nothing() {
 fn keeper_and_then_vmaudit_killed_while_an_exit_is_held() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "exit", "23"]));
-        tell(&format!("target {}", running.pid()));
+        report(&format!("target {}", running.pid()));
         let _held = wait_for_hold(&mut running);
         kill(Pid::from_raw(keeper()), Signal::SIGKILL).expect("kill");
         assert_eq!(running.poll(None).expect("poll"), TargetEvent::KeeperReplaced);
-        tell("replaced");
+        report("replaced");
         wait_for_ever();
     });
     let target = player.number("target ");
@@ -206,7 +206,7 @@ fn keepers_killed_while_threads_exit_lose_none() {
 fn the_replacement_knows_a_leader_that_left_before() {
     let mut player = play(|| {
         let running = start(config(&[modes(), "leader-gone", "5"]));
-        tell(&format!("keeper {}", keeper()));
+        report(&format!("keeper {}", keeper()));
         follow(running);
     });
     let mut lines = [player.line(), player.line()];
@@ -228,7 +228,7 @@ fn a_target_killed_while_held_is_released_without_an_error() {
         let event = running.poll(None).expect("poll");
         assert!(!running.is_held(&held));
         running.release(held).expect("release");
-        tell(&format!("{event:?}"));
+        report(&format!("{event:?}"));
     });
     assert_eq!(
         player.rest(),
@@ -272,13 +272,13 @@ fn vmaudit_hears_of_a_daemons_exit_and_that_nobody_is_left() {
             match running.poll(None).expect("poll") {
                 TargetEvent::HeldExit(held) => {
                     if held.status == 28 {
-                        tell_held(&running, &held);
+                        report_held(&running, &held);
                     }
                     running.release(held).expect("release");
                 }
-                TargetEvent::ChildExited(_) => tell("ended"),
-                TargetEvent::NoTaskLeft => return tell("nobody left"),
-                other => tell(&format!("{other:?}")),
+                TargetEvent::ChildExited(_) => report("ended"),
+                TargetEvent::NoTaskLeft => return report("nobody left"),
+                other => report(&format!("{other:?}")),
             }
         }
     });
@@ -295,7 +295,7 @@ fn the_keeper_holds_no_pipe_open_and_stands_apart() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "exit", "0"]));
         let keeper = keeper();
-        // Once it has forwarded an exit it is where it wants to be.
+        // Once it has forwarded an exit it waits.
         let held = wait_for_hold(&mut running);
         let links = std::fs::read_dir(format!("/proc/{keeper}/fd")).expect("fds");
         let mut targets: Vec<String> = links
@@ -305,16 +305,16 @@ fn the_keeper_holds_no_pipe_open_and_stands_apart() {
             .map(|target| target.split(":[").next().unwrap_or_default().to_owned())
             .collect();
         targets.sort();
-        tell(&targets.join(" "));
+        report(&targets.join(" "));
         let session = nix::unistd::getsid(Some(Pid::from_raw(keeper))).expect("getsid");
         assert_eq!(session.as_raw(), keeper);
-        tell(std::fs::read_to_string(format!("/proc/{keeper}/comm")).expect("comm").trim_end());
+        report(std::fs::read_to_string(format!("/proc/{keeper}/comm")).expect("comm").trim_end());
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP] {
             kill(Pid::from_raw(keeper), signal).expect("kill");
         }
         running.release(held).expect("release");
         follow(running);
-        // Nobody has the filter: vmaudit has waited for the keeper's end.
+        // No task has the filter: vmaudit has waited for the keeper's end.
         assert_eq!(children(), Vec::<i32>::new());
     });
     assert_eq!(
@@ -341,7 +341,7 @@ fn stopped_and_continued() {
     assert_eq!(player.rest(), ["held main ExitGroup status 29 leader true", "ended Code(29) 29"]);
 }
 
-/// A call that vmaudit has received is vmaudit's, however late the keeper comes to look around.
+/// A call that vmaudit has received is vmaudit's, however late the keeper starts.
 #[test]
 fn a_keeper_that_starts_late_only_stands_by() {
     let mut player = play(|| {
@@ -368,14 +368,14 @@ fn a_keeper_that_starts_late_only_stands_by() {
             }
         };
         kill(keeper, Signal::SIGCONT).expect("kill");
-        // Once it waits for something to happen, it has looked.
+        // Once it waits for an event, it has checked.
         let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|nr| format!("{nr} "));
         while !fs::read_to_string(format!("/proc/{keeper}/syscall"))
             .is_ok_and(|call| polls.iter().any(|poll| call.starts_with(poll)))
         {
             std::thread::yield_now();
         }
-        tell(if server.is_held(call.id) { "held" } else { "let go by the keeper" });
+        report(if server.is_held(call.id) { "held" } else { "let go by the keeper" });
     });
     assert_eq!(player.line(), "held");
     player.wait();

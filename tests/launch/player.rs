@@ -45,28 +45,28 @@ pub fn follow(mut running: Running) {
     loop {
         match running.poll(None).expect("poll") {
             TargetEvent::HeldExit(held) => {
-                tell_held(&running, &held);
+                report_held(&running, &held);
                 running.release(held).expect("release");
             }
             TargetEvent::ChildExited(status) => {
-                return tell(&format!("ended {status:?} {}", status.exit_code()));
+                return report(&format!("ended {status:?} {}", status.exit_code()));
             }
-            other => tell(&format!("{other:?}")),
+            other => report(&format!("{other:?}")),
         }
     }
 }
 
-pub fn tell_held(running: &Running, held: &HeldExit) {
+pub fn report_held(running: &Running, held: &HeldExit) {
     let main = held.pid == running.pid();
     let who = if main { "main" } else { "other" };
     let leader = held.pid == held.tid;
     assert!(running.is_held(held));
     assert!(std::fs::read_to_string(format!("/proc/{}/maps", held.tid)).expect("maps").contains("[stack]"));
-    tell(&format!("held {who} {:?} status {} leader {leader}", held.kind, held.status));
+    report(&format!("held {who} {:?} status {} leader {leader}", held.kind, held.status));
 }
 
 /// One write, so that lines of several processes do not mix.
-pub fn tell(line: &str) {
+pub fn report(line: &str) {
     nix::unistd::write(std::io::stdout(), format!("{line}\n").as_bytes()).expect("the test reads");
 }
 
@@ -103,11 +103,11 @@ pub fn play(role: impl FnOnce()) -> Player {
             dup2_stdout(&write).expect("dup2");
             dup2_stdin(&stdin).expect("dup2");
             drop((read, write, stdin, words));
-            // If the test fails, nobody is left to wait for.
+            // If the test fails, no process is left to wait for.
             let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
             // The usual hook takes a lock that another test's thread may have held at the fork.
             std::panic::set_hook(Box::new(|panic| {
-                tell(&format!("PANIC {}", panic.to_string().replace('\n', " ")));
+                report(&format!("PANIC {}", panic.to_string().replace('\n', " ")));
             }));
             let outcome = catch_unwind(AssertUnwindSafe(role));
             // SAFETY: ends this process without running the test harness' exit handlers.

@@ -1,6 +1,6 @@
 //! Signals to vmaudit, from the terminal and from others, and what the command gets of them.
 
-use crate::player::{config, follow, modes, play, start, tell};
+use crate::player::{config, follow, modes, play, report, start};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -61,7 +61,7 @@ fn poll_gives_up_after_its_timeout() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "wait", "0"]));
         let event = running.poll(Some(std::time::Duration::from_millis(1))).expect("poll");
-        tell(&format!("{event:?}"));
+        report(&format!("{event:?}"));
         follow(running);
     });
     let mut lines = [player.line(), player.line()];
@@ -124,11 +124,11 @@ fn as_a_job(terminal: &OwnedFd, mode: &str) {
         let status = waitpid(job, Some(WaitPidFlag::WUNTRACED)).expect("waitpid");
         match status {
             WaitStatus::Stopped(..) => {
-                tell("job stopped");
+                report("job stopped");
                 // fg
                 nix::sys::signal::killpg(job, Signal::SIGCONT).expect("killpg");
             }
-            other => return tell(&format!("job {other:?}").replace(&job.to_string(), "")),
+            other => return report(&format!("job {other:?}").replace(&job.to_string(), "")),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! How the command is started: found, as whom, with which signals and descriptors, or not.
+//! How the command is started: found, as which user, with which signals and descriptors, or not.
 
-use crate::player::{self, argv, config, follow, is_root, modes, play, start, tell};
+use crate::player::{self, argv, config, follow, is_root, modes, play, report, start};
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::os::unix::fs::PermissionsExt;
@@ -40,8 +40,8 @@ fn failure(words: Vec<String>) -> (u8, String) {
         let path = ("PATH".into(), Some("/usr/bin:/bin".into()));
         let config = LaunchConfig { env: vec![path], ..config(&words) };
         match Launch::prepare(config).and_then(|prepared| prepared.go()) {
-            Ok(_) => tell("it runs"),
-            Err(error) => tell(&format!("{} {error}", error.exit_code())),
+            Ok(_) => report("it runs"),
+            Err(error) => report(&format!("{} {error}", error.exit_code())),
         }
     });
     let line = player.rest().remove(0);
@@ -122,7 +122,7 @@ fn path_is_searched_as_execvp_does() {
 }
 
 #[test]
-fn the_environment_is_changed_as_asked() {
+fn the_environment_is_changed_as_requested() {
     let mut player = play(|| {
         let mut config = config(&["/bin/sh", "-c", "echo ${A-unset} ${HOME-unset}"]);
         config.env = vec![("A".into(), Some("x=y".into())), ("HOME".into(), None)];
@@ -185,8 +185,8 @@ fn refused_randomisation_is_an_error_with_a_remedy() {
         let mut config = config(&[modes(), "wait", "0"]);
         config.aslr_off = true;
         match Launch::prepare(config).and_then(|prepared| prepared.go()) {
-            Ok(_) => tell("it runs"),
-            Err(error) => tell(&format!("{} {error}", error.exit_code())),
+            Ok(_) => report("it runs"),
+            Err(error) => report(&format!("{} {error}", error.exit_code())),
         }
         // Neither the child nor the keeper is left.
         assert_eq!(player::children(), Vec::<i32>::new());
@@ -231,7 +231,7 @@ fn a_setuid_program_keeps_its_power() {
             let mut config = config(&["/bin/sh", "-c", &format!("{id} -u; {id} -ru; exit 0")]);
             config.as_root = false;
             let running = start(config);
-            tell(&format!("{:?}", running.notes()));
+            report(&format!("{:?}", running.notes()));
             follow(running);
         });
         let mut lines = player.rest();
@@ -290,7 +290,7 @@ fn where_a_listener_is_in_place_the_command_runs_without_hold() {
 }
 
 #[test]
-fn a_target_that_wants_a_listener_is_told_busy() {
+fn a_target_that_installs_a_listener_gets_ebusy() {
     let mut player = play(|| follow(start(config(&[modes(), "listener"]))));
     assert_eq!(player.rest()[0], format!("listener {}", Errno::EBUSY as i32));
 }

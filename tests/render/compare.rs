@@ -1,4 +1,4 @@
-//! What a comparison looks like.
+//! The text of a comparison.
 
 use vmaudit::compare::model::{Change, Comparison, Failure, NotTried};
 use vmaudit::compare::{Run, SideRuns, compare};

@@ -28,7 +28,7 @@ fn report(case: &Case) -> Report {
 
 fn small_case() -> Case {
     let mut case = Case::new();
-    // a stack nobody refers to must not be exported
+    // an unreferenced stack must not be exported
     case.stack(&["libc.so.6!__munmap", "p!main"]);
     let stack =
         case.stack(&["libc.so.6!__mmap", "libc.so.6@0x95615", "libc.so.6!malloc+0x11e", "p!worker a.c:7"]);
@@ -50,9 +50,9 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default()
 }
 
-fn has(value: &Value, wanted: &[&str]) {
+fn has(value: &Value, expected: &[&str]) {
     let present = keys(value);
-    for key in wanted {
+    for key in expected {
         assert!(present.contains(key), "{key} is missing in {present:?}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::case::Case;
 use crate::flame::reports::{Decoded, decode};
 use vmaudit::heap::HeapBy;
-use vmaudit::heap::mappings::beside;
+use vmaudit::heap::mappings;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
@@ -30,7 +30,7 @@ struct Scene {
     functions: Vec<Function>,
     known: HeapProcessFacts,
     sampling: Sampling,
-    /// Of a sequence that looks random enough, and is the same each time.
+    /// Of a sequence that is random enough, and is the same each time.
     draw: u64,
 }
 
@@ -326,7 +326,7 @@ fn losses_and_hostile_names_are_shown() {
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "17 events were lost",
-        "1 block whose free nobody saw",
+        "1 block whose free was not seen",
         "1 free of what was allocated before vmaudit attached",
         "1 free after the loss",
         "1 allocation refused, 1024.0 TiB in all",
@@ -341,7 +341,7 @@ fn losses_and_hostile_names_are_shown() {
 
 /// The program of case C2 after its purge, with the figures of a run.
 #[test]
-fn beside_the_mappings_each_difference_has_a_name() {
+fn compared_with_the_mappings_each_difference_has_a_name() {
     let mut report = leaking(Sampling::EXACT).report(Filter::default());
     let row = CategoryRow {
         id: "jemalloc".to_string(),
@@ -353,7 +353,7 @@ fn beside_the_mappings_each_difference_has_a_name() {
     };
     let mappings = Process { categories: vec![row], ..Process::default() };
     let process = &mut report.processes[0];
-    process.beside = beside(process, &mappings);
+    process.beside = mappings::compare(process, &mappings);
     let text = heap_to_text(&report, STACKS, TextOptions { top: 0, ..TextOptions::default() });
     lines_fit(&text);
     compare("beside.txt", &text);

@@ -1,4 +1,4 @@
-//! The text report: its look, width, honesty, terminal safety.
+//! The text report: its layout, width, honesty, terminal safety.
 
 use crate::case::*;
 use vmaudit::ledger::{Doubt, Origin};
@@ -147,7 +147,7 @@ fn what_is_lost_estimated_or_old_is_said() {
 }
 
 #[test]
-fn what_nobody_looked_at_is_not_called_unused() {
+fn what_was_not_examined_is_not_called_unused() {
     let mut case = silly();
     case.observations.residency.source = ResidencySource::None;
     let facts = ProcessFacts { signal: Some(9), snapshot_age_ns: Some(0), ..ProcessFacts::default() };
@@ -173,7 +173,7 @@ fn hostile_names_stay_text() {
 }
 
 #[test]
-fn colour_only_when_asked() {
+fn colour_only_on_request() {
     let report = report(&silly(), &exited(), EventCounts::default());
     let plain = to_text(&report, TextOptions::default());
     let coloured = to_text(&report, TextOptions { color: Color::Always, ..TextOptions::default() });

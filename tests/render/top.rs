@@ -58,7 +58,7 @@ fn opened() -> State {
     }
     state.key(Key::Down);
     state.key(Key::Enter);
-    let id = state.wanted().expect("a process is open");
+    let id = state.opened_process().expect("a process is open");
     assert_eq!(id.pid, 4123);
     let row = |id: &str, name: &str, virt| CategoryRow {
         id: id.to_owned(),
@@ -166,7 +166,7 @@ fn no_name_reaches_the_terminal_as_it_is() {
 }
 
 #[test]
-fn figures_stay_in_their_columns_beside_wide_characters() {
+fn figures_stay_in_their_columns_next_to_wide_characters() {
     let mut state = list();
     let size = (100, 24);
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("memory");

@@ -18,7 +18,7 @@ fn found(command: &[&str]) -> (Vec<Value>, String) {
     let file = folder.path().join("report.json");
     let mut run = support::run_command(&file, &[], command);
     run.stdin(Stdio::null());
-    let audit = support::finished(support::stuck::output(&mut run), &file);
+    let audit = support::finished(support::watchdog::output(&mut run), &file);
     audit.report().assert_exact();
     let process = audit.report().first();
     let findings = list(process, "findings").iter().filter(|finding| !finding["rule"].is_null());
@@ -34,8 +34,8 @@ fn of<'a>(findings: &'a [Value], rule: &str) -> &'a Value {
 }
 
 #[test]
-fn buffers_of_openblas_are_told_by_the_function_that_took_them() {
-    const TEST: &str = "buffers_of_openblas_are_told_by_the_function_that_took_them";
+fn buffers_of_openblas_are_recognised_by_the_function_that_took_them() {
+    const TEST: &str = "buffers_of_openblas_are_recognised_by_the_function_that_took_them";
     // As they are at the end: OpenBLAS gives them back when it is unloaded.
     const PROGRAM: &str = "import numpy, os; a = numpy.ones((600, 600)); b = a @ a; os._exit(0)";
     let library = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0";
@@ -59,8 +59,8 @@ fn buffers_of_openblas_are_told_by_the_function_that_took_them() {
 }
 
 #[test]
-fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
-    const TEST: &str = "the_heap_of_sbcl_is_told_by_the_function_that_reserved_it";
+fn the_heap_of_sbcl_is_recognised_by_the_function_that_reserved_it() {
+    const TEST: &str = "the_heap_of_sbcl_is_recognised_by_the_function_that_reserved_it";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
         return;
     }
@@ -77,8 +77,8 @@ fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
 
 /// SBCL maps the stacks of its threads itself: its own option sizes them, and no limit does.
 #[test]
-fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
-    const TEST: &str = "threads_of_sbcl_are_told_the_option_that_sizes_them";
+fn threads_of_sbcl_get_the_option_that_sizes_them() {
+    const TEST: &str = "threads_of_sbcl_get_the_option_that_sizes_them";
     const THREADS: &str = "(dotimes (i 3) (sb-thread:make-thread (lambda () (sleep 600))))";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
         return;
@@ -101,7 +101,7 @@ fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
     let no_help = list(stacks, "no_help").iter().any(|no| text(no, "knob").contains("ulimit -s"));
     assert!(no_help, "{stacks}");
 
-    // The image of its heap is no ELF image, and what it wrote to is shared with nobody.
+    // The image of its heap is no ELF image, and what it wrote to is not shared.
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", sbcl.0.id())).expect("it lives");
     let (mut core, mut in_maps) = (0, 0);
     for line in maps.lines().filter(|line| line.ends_with(".core")) {
@@ -125,8 +125,8 @@ fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
 
 /// Erlang chooses the stacks of most of its threads itself; those of the first few are the C library's.
 #[test]
-fn threads_of_erlang_are_told_the_options_that_size_them() {
-    const TEST: &str = "threads_of_erlang_are_told_the_options_that_size_them";
+fn threads_of_erlang_get_the_options_that_size_them() {
+    const TEST: &str = "threads_of_erlang_get_the_options_that_size_them";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/erl") {
         return;
     }
@@ -162,8 +162,8 @@ impl Drop for Left {
 
 /// The server as it is when it listens: its reservation of 8 TiB, its caches, and its bss, which is no neighbour's.
 #[test]
-fn a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers() {
-    const TEST: &str = "a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers";
+fn a_server_of_mariadb_is_recognised_by_its_functions_and_its_program_headers() {
+    const TEST: &str = "a_server_of_mariadb_is_recognised_by_its_functions_and_its_program_headers";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/sbin/mariadbd") {
         return;
     }
@@ -214,10 +214,11 @@ fn a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers() {
     assert!(bss > 0 && unknown == 0, "bss {bss}, unknown {unknown}");
 }
 
-/// Without a call to go by, a page of Ruby's objects is told by its description, which points back at it.
+/// Without a call to go by, a page of Ruby's objects is recognised by its description, which points back at
+/// it.
 #[test]
-fn pages_of_rubys_objects_are_told_in_a_snapshot() {
-    const TEST: &str = "pages_of_rubys_objects_are_told_in_a_snapshot";
+fn pages_of_rubys_objects_are_recognised_in_a_snapshot() {
+    const TEST: &str = "pages_of_rubys_objects_are_recognised_in_a_snapshot";
     const OBJECTS: &str =
         "a = (1..100000).map { |i| \"text #{i}\" * 3 }; STDOUT.puts 'READY'; STDOUT.flush; STDIN.read";
     if skip_without(TEST, "/usr/bin/ruby") {

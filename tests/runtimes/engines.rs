@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const WAITS: &str = "console.log('READY'); setInterval(() => {}, 1e6);";
 const ENDS: &str = "console.log('READY')";
 
-/// Bytes that are told to be a part of a category, by snapshot and under `run`.
+/// Bytes that are reported as a part of a category, by snapshot and under `run`.
 fn bytes(process: &Value, id: &str, part: &str) -> u64 {
     let mine = list(process, "regions").iter().filter(|r| r["category"] == id && r["part"] == part);
     mine.map(|region| number(region, "virt")).sum()
@@ -38,7 +38,7 @@ fn deno_has_a_code_range_of_v8() {
     assert!(unknown < 16 * MIB, "{unknown}");
 }
 
-/// It names its ranges where the kernel has names, and asks for that where it has none. They are neither V8's nor
+/// It names its ranges where the kernel has names, and tries to where it has none. They are neither V8's nor
 /// mimalloc's, which is in the same process.
 #[test]
 fn ranges_of_javascriptcore_in_bun() {

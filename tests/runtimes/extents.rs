@@ -2,7 +2,7 @@
 
 use crate::support::heap::{Obedient, first};
 use crate::support::report::{list, number};
-use crate::support::{program_with, skip_this, stuck, vmaudit};
+use crate::support::{program_with, skip_this, vmaudit, watchdog};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn numbers(line: &str) -> HashMap<String, u64> {
 
 fn arenas(pid: u32, format: &str) -> String {
     let mut command = Command::new(vmaudit());
-    let output = stuck::output(command.args(["heap", "--arenas", "-p", &pid.to_string(), "-f", format]));
+    let output = watchdog::output(command.args(["heap", "--arenas", "-p", &pid.to_string(), "-f", format]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
@@ -41,16 +41,16 @@ fn agrees(options: &str) {
     let mut target = Obedient::spawn(Command::new(path).arg("3").env("MALLOC_CONF", options));
     assert_eq!(target.answer(), "ready");
     let pid = target.program.0.id();
-    let told = numbers(&target.order("stats"));
+    let reported = numbers(&target.order("stats"));
     let heap = extents(pid);
     let total = &heap["total"];
     let of = |names: &[&str]| names.iter().map(|name| number(total, name)).sum::<u64>();
-    assert_eq!(of(&["small", "large"]), told["allocated"], "{total}");
-    assert_eq!(of(&["active"]), told["active"], "{total}");
-    assert_eq!(of(&["retained"]), told["retained"], "{total}");
-    assert_eq!(of(&["dirty"]), told["pdirty"] * PAGE, "{total}");
-    assert_eq!(of(&["muzzy"]), told["pmuzzy"] * PAGE, "{total}");
-    // Each of the threads has an arena of its own, beside the first one.
+    assert_eq!(of(&["small", "large"]), reported["allocated"], "{total}");
+    assert_eq!(of(&["active"]), reported["active"], "{total}");
+    assert_eq!(of(&["retained"]), reported["retained"], "{total}");
+    assert_eq!(of(&["dirty"]), reported["pdirty"] * PAGE, "{total}");
+    assert_eq!(of(&["muzzy"]), reported["pmuzzy"] * PAGE, "{total}");
+    // Each of the threads has an arena of its own, in addition to the first one.
     assert!(list(&heap, "arenas").len() >= 3, "{heap}");
     let allocator = heap["allocator"].as_str().expect("a name");
     assert!(allocator.starts_with("jemalloc 5."), "{allocator}");

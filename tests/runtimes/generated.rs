@@ -1,7 +1,7 @@
 //! Stacks through code that runtimes make while they run, held against the stacks that the programs print themselves.
 
 use crate::support::managed::installed;
-use crate::support::{manifest_dir, run_command, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{manifest_dir, run_command, skip, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -26,9 +26,9 @@ fn trace(command: &[&str]) -> Traced {
     let options = ["-o", recording.to_str().expect("UTF-8")];
     let mut run = run_command(&folder.path().join("report.json"), &options, command);
     // V8 writes a log of its own where it is started.
-    let run = stuck::output(run.current_dir(folder.path()));
+    let run = watchdog::output(run.current_dir(folder.path()));
     assert!(run.status.success(), "{}", text(&run.stderr));
-    let listed = stuck::output(Command::new(vmaudit()).args(["events", "-f", "json"]).arg(&recording));
+    let listed = watchdog::output(Command::new(vmaudit()).args(["events", "-f", "json"]).arg(&recording));
     assert!(listed.status.success(), "{}", text(&listed.stderr));
     let events = text(&listed.stdout);
     let events = events.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -127,7 +127,7 @@ fn functions_of_node_have_the_names_that_it_gives_them() {
 fn javac(folder: &Path) -> Option<PathBuf> {
     let javac = installed("javac")?;
     let source = program("Frames.java");
-    let made = stuck::output(Command::new(javac).arg("-d").arg(folder).arg(source).stdin(Stdio::null()));
+    let made = watchdog::output(Command::new(javac).arg("-d").arg(folder).arg(source).stdin(Stdio::null()));
     assert!(made.status.success(), "{}", text(&made.stderr));
     Some(folder.join("Frames.class"))
 }
@@ -182,7 +182,7 @@ fn methods_of_a_jvm_are_those_of_its_own_stack_trace() {
 }
 
 fn runtime(pid: u32) -> (Output, Value) {
-    let output = stuck::output(Command::new(vmaudit()).args([
+    let output = watchdog::output(Command::new(vmaudit()).args([
         "heap",
         "--runtime",
         "-f",
@@ -195,8 +195,8 @@ fn runtime(pid: u32) -> (Output, Value) {
 }
 
 #[test]
-fn a_jvm_is_asked_for_its_budget_where_it_answers() {
-    const TEST: &str = "a_jvm_is_asked_for_its_budget_where_it_answers";
+fn a_jvm_is_queried_for_its_memory_where_it_answers() {
+    const TEST: &str = "a_jvm_is_queried_for_its_memory_where_it_answers";
     use crate::support::managed::serving_jvm;
     let Some(java) = installed("java") else { return skip(TEST, "no java") };
     let answering = serving_jvm(&java, &["-XX:NativeMemoryTracking=summary", "-Xmx64m"]);

@@ -67,7 +67,7 @@ fn the_same_as_jemalloc_says_of_itself() {
             seen("untouched"),
             step.bytes
         );
-        // What the program asked for in `ask`, to the byte; stdio's buffer for input comes on top.
+        // What the program requested in `ask`, to the byte; stdio's buffer for input comes on top.
         assert_eq!(sum(&rows_of(&report, "ask"), "bytes"), step.get("asked"), "{name}");
         assert!(seen("asked") - step.get("asked") <= PAGE, "{name}: {beside:#}");
         assert_eq!(beside["asked_incomplete"], true);
@@ -95,7 +95,7 @@ fn the_same_as_jemalloc_says_of_itself() {
     // Freed blocks stay: freed but kept.
     assert_eq!(freed.1, 0);
     assert!(freed.0.abs_diff(allocated.0) <= 4 * PAGE, "{freed:?} {allocated:?}");
-    // Purged: three extents, and whatever else was dirty, a few pages.
+    // Purged: three extents, and whatever else was dirty, some pages.
     let shrank = freed.0 - purged.0;
     assert!((3 * BLOCK..=3 * EXTENT + 4 * PAGE).contains(&shrank), "{shrank}");
     assert!((3 * BLOCK..=3 * EXTENT + 4 * PAGE).contains(&purged.1), "{purged:?}");

@@ -1,7 +1,7 @@
 //! Images: their bss, held against the program headers as readelf prints them.
 
 use crate::support::report::{list, number};
-use crate::support::{self, AuditReport, Guard, program_by, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{self, AuditReport, Guard, program_by, skip, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ fn check(command: &mut Command) -> Value {
     assert_eq!(line, "READY\n", "{command:?}");
     let pid = target.0.id();
     let snapshot = ["snapshot", "-f", "json", "-p", &pid.to_string()];
-    let output = stuck::output(Command::new(vmaudit()).args(snapshot).stdin(Stdio::null()));
+    let output = watchdog::output(Command::new(vmaudit()).args(snapshot).stdin(Stdio::null()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = AuditReport::parse(&output.stdout);
     assert_eq!(reported(report.first(), "header"), truth(pid), "{command:?}");
@@ -149,7 +149,7 @@ fn arenas_of_another_glibc_are_its_own() {
     out.read_line(&mut line).expect("it speaks");
     assert_eq!(line, "ready\n");
     let snapshot = ["snapshot", "-f", "json", "-p", &target.0.id().to_string()];
-    let output = stuck::output(Command::new(vmaudit()).args(snapshot).stdin(Stdio::null()));
+    let output = watchdog::output(Command::new(vmaudit()).args(snapshot).stdin(Stdio::null()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let alone = AuditReport::parse(&output.stdout);
     drop(target);

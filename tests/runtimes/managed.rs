@@ -1,5 +1,5 @@
-//! Go, the JVM, Node.js and CPython as they are: launched, attached to, and from a snapshot alone,
-//! each piece of them is told apart, and the JVM's own count of its memory agrees.
+//! Go, the JVM, Node.js and CPython as they are: launched, attached to, and from a snapshot alone, each piece
+//! of them is distinguished, and the JVM's own count of its memory agrees.
 
 use crate::support::managed::{
     NMT, NODE, PYTHON, attach, installed, parts, reserved_by_nmt, serving_jvm, snapshot, sums, top, waiting,
@@ -53,8 +53,8 @@ const COUNTED: [(&str, &str); 6] = [
     ("GC", "jvm-gc"),
 ];
 
-/// `slack` is for tables that are committed as a whole (a snapshot cannot tell them from other
-/// memory) and for what neighbours of theirs are merged with.
+/// `slack` is for tables that are committed as a whole (a snapshot cannot distinguish them from other memory)
+/// and for what neighbours of theirs are merged with.
 #[track_caller]
 fn as_nmt_counts(process: &Value, nmt: &BTreeMap<String, u64>, slack: u64) {
     let ours = sums(process);
@@ -124,7 +124,7 @@ fn a_living_jvm_from_a_snapshot_and_attached() {
     let alone = snapshot(jvm.0.id());
     let attached = (!skip_without_bpf(TEST)).then(|| attach(jvm.0.id()));
     let counted = end(jvm);
-    // G1's marking stack of 32 MiB is not told where it merged with malloc's blocks
+    // G1's marking stack of 32 MiB is not reported where it merged with malloc's blocks
     as_nmt_counts(alone.first(), &counted, 34 * MIB);
     few_unknown(alone.first(), 48 * MIB);
     if let Some(attached) = attached {

@@ -1,9 +1,9 @@
-//! Real programs on every allocator that Debian packages, launched, attached to, and looked at without
-//! any trace: the same story three times, held against the kernel's own VmFlags.
+//! Real programs on every allocator that Debian packages, launched, attached to, and examined without any
+//! trace: the same result three times, compared with the kernel's own VmFlags.
 
 use crate::support::report::{list, number};
 use crate::support::{
-    self, AuditReport, Guard, finished, program_by, skip, skip_without_bpf, stuck, vmaudit,
+    self, AuditReport, Guard, finished, program_by, skip, skip_without_bpf, vmaudit, watchdog,
 };
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -28,8 +28,8 @@ struct Case {
     wont: &'static str,
     /// Bytes of [category] that are the kernel's rw-p or ---p VMAs with this flag; None: not so marked.
     flag: Option<&'static str>,
-    /// Snapshots cannot tell this much of it, KiB.
-    untold: u64,
+    /// Snapshots do not recognise this much of it, KiB.
+    unrecognised: u64,
 }
 
 const CASE: Case = Case {
@@ -42,7 +42,7 @@ const CASE: Case = Case {
     fix: "",
     wont: "MALLOC_ARENA_MAX",
     flag: None,
-    untold: 256,
+    unrecognised: 256,
 };
 
 struct Target {
@@ -51,31 +51,31 @@ struct Target {
 }
 
 impl Target {
-    fn start(program: &Path, wanted: &str) -> Target {
-        Target::start_as(&mut Command::new(program), wanted)
+    fn start(program: &Path, expected: &str) -> Target {
+        Target::start_as(&mut Command::new(program), expected)
     }
 
-    fn start_as(command: &mut Command, wanted: &str) -> Target {
+    fn start_as(command: &mut Command, expected: &str) -> Target {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut guard = Guard(command.spawn().expect("the program starts"));
         let out = BufReader::new(guard.0.stdout.take().expect("a pipe"));
         let mut target = Target { guard, out };
         target.until("start");
-        if wanted != "start" {
-            target.go_on(wanted);
+        if expected != "start" {
+            target.go_on(expected);
         }
         target
     }
 
-    fn until(&mut self, wanted: &str) {
+    fn until(&mut self, expected: &str) {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("it speaks");
-        assert_eq!(line, format!("READY {wanted}\n"));
+        assert_eq!(line, format!("READY {expected}\n"));
     }
 
-    fn go_on(&mut self, wanted: &str) {
+    fn go_on(&mut self, expected: &str) {
         self.guard.0.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("it listens");
-        self.until(wanted);
+        self.until(expected);
     }
 
     fn pid(&self) -> u32 {
@@ -84,7 +84,7 @@ impl Target {
 }
 
 fn snapshot(pid: u32) -> AuditReport {
-    let output = stuck::output(
+    let output = watchdog::output(
         Command::new(vmaudit()).args(["snapshot", "-f", "json", "-p", &pid.to_string()]).stdin(Stdio::null()),
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -121,7 +121,7 @@ fn launched(program: &Path) -> (AuditReport, AuditReport) {
     let record = ["-o", recording.to_str().expect("a plain path")];
     let audit = support::audit(&record, &[program]);
     assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
-    let output = stuck::output(
+    let output = watchdog::output(
         Command::new(vmaudit()).args(["report", "-f", "json"]).arg(&recording).stdin(Stdio::null()),
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -193,12 +193,12 @@ fn check(case: &Case) {
     let by_flag = case.flag.map(|flag| flagged(target.pid(), flag));
     drop(target);
     let process = alone.first();
-    let told = kib_of(process, case);
+    let reported = kib_of(process, case);
     if let Some(by_flag) = by_flag {
         let own = kib(process, case.category);
-        assert!(own <= by_flag && by_flag - own <= case.untold, "{test}: {own} of {by_flag} KiB");
+        assert!(own <= by_flag && by_flag - own <= case.unrecognised, "{test}: {own} of {by_flag} KiB");
     }
-    assert!(kib(process, "unknown") <= case.untold, "{test}: {} KiB unknown", kib(process, "unknown"));
+    assert!(kib(process, "unknown") <= case.unrecognised, "{test}: {} KiB unknown", kib(process, "unknown"));
     assert_eq!(evidence(process, case.category), case.evidence.1, "{test}, snapshot");
     check_advice(process, case, "snapshot");
     if skip_without_bpf(test) {
@@ -206,7 +206,7 @@ fn check(case: &Case) {
     }
     let (launched, again) = launched(&program);
     let by_trace = kib_of(launched.first(), case);
-    assert!(told.abs_diff(by_trace) <= SPREAD, "{test}: {told} KiB by shape, {by_trace} traced");
+    assert!(reported.abs_diff(by_trace) <= SPREAD, "{test}: {reported} KiB by shape, {by_trace} traced");
     assert_eq!(kib(launched.first(), "unknown"), 0, "{test}, launched");
     assert_eq!(evidence(launched.first(), case.category), case.evidence.0, "{test}, launched");
     check_advice(launched.first(), case, "launched");
@@ -215,8 +215,8 @@ fn check(case: &Case) {
     let attached = attached(&program);
     let process = attached.first();
     let found = kib_of(process, case);
-    assert!(told.abs_diff(found) <= SPREAD, "{test}: {told} KiB by shape, {found} attached");
-    assert!(kib(process, "unknown") <= case.untold, "{test}: {} KiB unknown", kib(process, "unknown"));
+    assert!(reported.abs_diff(found) <= SPREAD, "{test}: {reported} KiB by shape, {found} attached");
+    assert!(kib(process, "unknown") <= case.unrecognised, "{test}: {} KiB unknown", kib(process, "unknown"));
     check_advice(process, case, "attached");
 }
 
@@ -252,7 +252,7 @@ fn jemalloc() {
         ..CASE
     };
     check(&library);
-    // No name is left in the program: what is in it tells.
+    // No name is left in the program: its content decides.
     let inside = Case {
         name: "jemalloc-stripped",
         arguments: &["-s", "-l:libjemalloc.a", "-lstdc++", "-lm"],
@@ -267,7 +267,7 @@ fn jemalloc() {
     });
 }
 
-/// Unmapping pieces leaves mappings of any size: told by where every malloc of the process goes.
+/// Unmapping pieces leaves mappings of any size: recognised by where every malloc of the process goes.
 #[test]
 fn jemalloc_that_keeps_nothing() {
     const TEST: &str = "jemalloc_that_keeps_nothing";
@@ -279,8 +279,8 @@ fn jemalloc_that_keeps_nothing() {
     let target = Target::start_as(command.env("MALLOC_CONF", "retain:false,dirty_decay_ms:0"), "done");
     let report = snapshot(target.pid());
     let by_flag = flagged(target.pid(), "nr");
-    let told = kib(report.first(), "jemalloc");
-    assert!(told <= by_flag && by_flag - told <= 256, "{told} of {by_flag} KiB");
+    let reported = kib(report.first(), "jemalloc");
+    assert!(reported <= by_flag && by_flag - reported <= 256, "{reported} of {by_flag} KiB");
     assert!(kib(report.first(), "unknown") <= 256);
 }
 
@@ -333,10 +333,10 @@ fn musl() {
 }
 
 /// jemalloc under a prefix, as in Rust programs: the C library's own calls go to glibc's malloc, and each
-/// thread that makes one gets an arena beside jemalloc.
+/// thread that makes one gets an arena next to jemalloc.
 #[test]
-fn an_arena_beside_a_prefixed_jemalloc() {
-    const TEST: &str = "an_arena_beside_a_prefixed_jemalloc";
+fn an_arena_next_to_a_prefixed_jemalloc() {
+    const TEST: &str = "an_arena_next_to_a_prefixed_jemalloc";
     let program = match prefixed() {
         Ok(program) => program,
         Err(why) => return skip(TEST, &why),

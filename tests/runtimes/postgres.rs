@@ -40,7 +40,7 @@ fn what_a_session_keeps_by_stack_and_by_context() {
     let mut session = server.session();
     // The catalogue's caches, so that they are of before.
     session.query("prepare warm as select relname from pg_class where oid = $1; deallocate warm;");
-    // A backend's stacks are deep: with the usual 64 MiB a slow machine finds no room for some of them.
+    // A backend's stacks are deep: with the usual 64 MiB a slow machine finds no space for some of them.
     let options = ["--allocator", "postgres", "--no-follow-forks", "--ring-bytes", "268435456"];
 
     let watching = Watching::of(session.pid, &options);
@@ -65,10 +65,10 @@ fn what_a_session_keeps_by_stack_and_by_context() {
     );
     assert_eq!(number(&report["events"], "lost"), 0);
     assert!(contexts >= 2 * STATEMENTS);
-    // What is asked for is in use; beyond it, AllocSet rounds a chunk up to a power of two (less than
-    // twice), puts 16 bytes before it (8 since 16), and a context has its own descriptor in its first
-    // block (AllocSetContext: 200 bytes) and one header for each of a few blocks (40 bytes each).
-    assert!(bytes <= used, "{bytes} asked for, {used} in use");
+    // What is requested is in use; beyond it, AllocSet rounds a chunk up to a power of two (less than twice),
+    // puts 16 bytes before it (8 since 16), and a context has its own descriptor in its first block
+    // (AllocSetContext: 200 bytes) and one header for each of a few blocks (40 bytes each).
+    assert!(bytes <= used, "{bytes} requested, {used} in use");
     let most = 2 * bytes + (16 + 8) * blocks + contexts * (200 + 5 * 40);
     assert!(used <= most, "{used} in use, at most {most}");
     // Rows of contexts add up, and the stacks lead to what prepares.
@@ -86,7 +86,7 @@ fn what_a_session_keeps_by_stack_and_by_context() {
     let known = through("PrepareQuery");
     println!("{known} bytes through PrepareQuery, {bare} without a stack");
     assert!(known + bare >= bytes * 98 / 100, "{known} and {bare} of {bytes}");
-    assert!(bare == 0 || number(&report, "without_stack") > 0, "what has no stack is told");
+    assert!(bare == 0 || number(&report, "without_stack") > 0, "what has no stack is reported");
     assert!(known > bytes / 2, "{known} of {bytes}");
 
     // Deletions free what they cover: nothing of what is prepared now outlives the deallocation.

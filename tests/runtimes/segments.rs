@@ -2,7 +2,7 @@
 
 use crate::support::heap::{Obedient, first};
 use crate::support::report::{list, number};
-use crate::support::{program_with, skip_this, stuck, vmaudit};
+use crate::support::{program_with, skip_this, vmaudit, watchdog};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn numbers(line: &str) -> HashMap<String, u64> {
 
 fn arenas(pid: u32, format: &str) -> String {
     let mut command = Command::new(vmaudit());
-    let output = stuck::output(command.args(["heap", "--arenas", "-p", &pid.to_string(), "-f", format]));
+    let output = watchdog::output(command.args(["heap", "--arenas", "-p", &pid.to_string(), "-f", format]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
@@ -36,13 +36,13 @@ fn segments(pid: u32) -> Value {
 }
 
 /// What the process has in memory where mimalloc's segments are.
-fn rss_at(pid: u32, wanted: impl Fn(u64) -> bool) -> u64 {
+fn rss_at(pid: u32, expected: impl Fn(u64) -> bool) -> u64 {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it lives");
     let (mut inside, mut kib) = (false, 0);
     for line in smaps.lines() {
         let first = line.split(' ').next().unwrap_or_default();
         if let Some((start, _)) = first.split_once('-') {
-            inside = u64::from_str_radix(start, 16).is_ok_and(&wanted);
+            inside = u64::from_str_radix(start, 16).is_ok_and(&expected);
         } else if inside && first == "Rss:" {
             kib += line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("kB");
         }
@@ -89,7 +89,7 @@ fn the_figures_are_those_of_mi_heap_visit_blocks() {
 
 /// Blocks that a thread left when it ended, and that no other thread adopted.
 #[test]
-fn what_a_thread_left_is_told() {
+fn what_a_thread_left_is_reported() {
     let Some(path) = program_with("segments", "-lmimalloc") else {
         return skip_this("no libmimalloc.so (libmimalloc-dev)");
     };

@@ -4,7 +4,7 @@
 use crate::support::managed::{installed, waiting};
 use crate::support::report::{category, list, number};
 use crate::support::{
-    AuditReport, Guard, audit, go_program, manifest_dir, program, skip, skip_without_bpf, stuck, vmaudit,
+    AuditReport, Guard, audit, go_program, manifest_dir, program, skip, skip_without_bpf, vmaudit, watchdog,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 fn snapshot(target: &Guard) -> Value {
     let pid = target.0.id().to_string();
-    let output = stuck::output(
+    let output = watchdog::output(
         Command::new(vmaudit()).args(["snapshot", "-f", "json", "-p", &pid]).stdin(Stdio::null()),
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -40,7 +40,7 @@ fn settle(pid: u32) {
 }
 
 fn report(command: &mut Command) -> AuditReport {
-    let output = support::stuck::output(command);
+    let output = support::watchdog::output(command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     AuditReport::parse(&output.stdout)
 }
@@ -65,7 +65,7 @@ fn run_line(line: &[&std::path::Path], environment: &[(&str, &str)]) -> AuditRep
     let file = folder.path().join("report.json");
     let mut command = support::run_command(&file, &[], line);
     command.envs(environment.iter().copied()).stdin(Stdio::null());
-    let audit = support::finished(support::stuck::output(&mut command), &file);
+    let audit = support::finished(support::watchdog::output(&mut command), &file);
     audit.report().assert_exact();
     audit.report.expect("a report")
 }
@@ -164,8 +164,8 @@ fn sanitizers_are_named_and_called_harmless() {
 }
 
 #[test]
-fn openmp_threads_are_named_where_their_stacks_tell() {
-    let test = "openmp_threads_are_named_where_their_stacks_tell";
+fn openmp_threads_are_named_where_their_stacks_show_it() {
+    let test = "openmp_threads_are_named_where_their_stacks_show_it";
     let Some(path) = built(test, "omp_threads.c", &["gcc", "-O2", "-g", "-fopenmp"]) else { return };
     for (how, process) in three_ways(test, &path, &[("OMP_NUM_THREADS", "4")]) {
         assert_eq!(things(&process, "thread-stack"), 3, "{how}");
@@ -202,8 +202,8 @@ fn rust_threads_and_their_signal_stacks() {
 }
 
 #[test]
-fn stacks_without_a_guard_of_their_own_are_told_apart() {
-    let test = "stacks_without_a_guard_of_their_own_are_told_apart";
+fn stacks_without_a_guard_of_their_own_are_distinguished() {
+    let test = "stacks_without_a_guard_of_their_own_are_distinguished";
     let path = program("hidden_guards");
     let (guard, said) = ready(&mut Command::new(&path));
     if said.iter().any(|line| line == "refused") {
@@ -219,7 +219,7 @@ fn stacks_without_a_guard_of_their_own_are_told_apart() {
         let why = text(finding(&process, "thread-stack"), "why");
         assert!(why.contains("MADV_GUARD_INSTALL"), "{how}: {why}");
     }
-    // none at all: stack pointers tell
+    // none at all: stack pointers decide
     let (guard, _) = ready(Command::new(&path).arg("none"));
     settle(guard.0.id());
     let report = snapshot(guard.0.id());
@@ -228,8 +228,8 @@ fn stacks_without_a_guard_of_their_own_are_told_apart() {
 }
 
 #[test]
-fn what_the_kernel_names_is_told_by_its_name() {
-    let test = "what_the_kernel_names_is_told_by_its_name";
+fn what_the_kernel_names_is_recognised_by_its_name() {
+    let test = "what_the_kernel_names_is_recognised_by_its_name";
     let path = program("special_mappings");
     let (guard, said) = ready(&mut Command::new(&path));
     drop(guard);
@@ -251,7 +251,7 @@ fn what_the_kernel_names_is_told_by_its_name() {
             titles.iter().any(|title| title.contains("memfd \u{201c}picture cache\u{201d}")),
             "{titles:?}"
         );
-        // a kernel without CONFIG_ANON_VMA_NAME tells the name to who traces the call
+        // a kernel without CONFIG_ANON_VMA_NAME shows the name in the traced call
         if has("named") || how == "run" {
             let named = titles.iter().any(|title| title.contains("named \u{201c}tile store\u{201d}"));
             assert!(named, "{how}: {titles:?}");
@@ -352,7 +352,7 @@ fn what_a_program_on_musl_maps_itself_is_its_own() {
         assert_eq!((things(process, "thread-stack"), stacks), (4, 4 * 140 * KIB), "{line:?}");
         assert!(virt(process, "loader") < MIB, "{line:?}: {}", process["categories"]);
     }
-    // Without a call to go by, malloc's own descriptions tell what is malloc's.
+    // Without a call to go by, malloc's own descriptions show what is malloc's.
     let mut waiting = Command::new(&path);
     let mut waiting = Guard(waiting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut line = String::new();

@@ -35,7 +35,7 @@ impl Image {
         fs::copy(file, &to).unwrap_or_else(|error| panic!("{} to {}: {error}", file.display(), to.display()));
     }
 
-    /// Copies the libraries and the loader that a program needs, to where it looks for them.
+    /// Copies the libraries and the loader that a program needs, to where it searches for them.
     pub fn add_libraries_of(&self, program: &Path) {
         let list = Command::new("ldd").arg(program).output().expect("ldd");
         let text = String::from_utf8_lossy(&list.stdout).into_owned();
@@ -162,8 +162,8 @@ impl Talk {
         Err(format!("no READY but {line:?}: {why}"))
     }
 
-    /// Tells it one thing, and waits until it is done.
-    pub fn tell(&mut self, letter: &str) {
+    /// Sends it one letter, and waits until it is done.
+    pub fn send(&mut self, letter: &str) {
         let input = self.input.as_mut().expect("still open");
         input.write_all(format!("{letter}\n").as_bytes()).expect("it reads");
         let mut line = String::new();

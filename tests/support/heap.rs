@@ -1,4 +1,4 @@
-//! `vmaudit heap` beside programs that wait for orders on their standard input and answer with a line.
+//! `vmaudit heap` with programs that wait for orders on their standard input and answer with a line.
 
 use super::report::{list, number};
 use super::{Guard, vmaudit};

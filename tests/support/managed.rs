@@ -1,4 +1,4 @@
-//! Programs of managed runtimes that wait, and looks at them.
+//! Programs of managed runtimes that wait, and snapshots of them.
 
 use super::report::{list, number};
 use super::{Audit, AuditReport, Guard, finished, vmaudit};
@@ -37,7 +37,7 @@ pub fn waiting(command: &mut Command) -> Guard {
     guard
 }
 
-/// A JVM that serves on loopback until it is told to end, and then prints what its native memory
+/// A JVM that serves on loopback until it gets the request to end, and then prints what its native memory
 /// tracking counted.
 pub fn serving_jvm(java: &Path, options: &[&str]) -> Guard {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();

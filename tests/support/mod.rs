@@ -1,5 +1,5 @@
-//! What the tests on real programs share: building the C programs once, running `vmaudit`, asking
-//! whether this machine can trace, and holding children so that none outlives its test.
+//! What the tests on real programs share: building the C programs once, running `vmaudit`, checking whether
+//! this machine can trace, and holding children so that none outlives its test.
 
 #![allow(dead_code, reason = "each test crate uses its own part")]
 
@@ -16,9 +16,9 @@ pub mod redis;
 pub mod report;
 mod skip;
 pub mod stacks;
-pub mod stuck;
 pub mod tmux;
 pub mod unprivileged;
+pub mod watchdog;
 
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -43,7 +43,7 @@ pub fn manifest_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Whether BPF can be had, asked of the kernel and not of vmaudit, so that a vmaudit that is broken
+/// Whether BPF is available, checked with the kernel and not with vmaudit, so that a vmaudit that is broken
 /// fails its tests instead of skipping them.
 pub fn bpf_available() -> Result<(), String> {
     static ANSWER: OnceLock<Result<(), String>> = OnceLock::new();
@@ -61,7 +61,7 @@ fn ask_for_bpf() -> Result<(), String> {
     if fd < 0 {
         return Err(format!("bpf(2) is refused: {}", io::Error::last_os_error()));
     }
-    // SAFETY: the descriptor was just returned to us and nobody else has it.
+    // SAFETY: the descriptor was just returned to us and nothing else has it.
     unsafe { libc::close(fd as i32) };
     Ok(())
 }
@@ -105,7 +105,7 @@ impl Audit {
 pub fn audit<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Audit {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
-    let output = stuck::output(run_command(&file, options, command).stdin(Stdio::null()));
+    let output = watchdog::output(run_command(&file, options, command).stdin(Stdio::null()));
     finished(output, &file)
 }
 
@@ -164,7 +164,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // vmaudit may have to end the program it runs: ask first.
+            // vmaudit may have to end the program it runs: SIGTERM first.
             self.signal(libc::SIGTERM);
             let _ = self.0.kill();
             let _ = self.0.wait();

@@ -21,11 +21,11 @@ fn is_fresh(output: &Path, sources: &[&Path]) -> bool {
     sources.iter().all(|source| modified(source).is_ok_and(|time| time <= built))
 }
 
-/// The file `name`, built by `command`, which is told where to write, unless it is newer than its sources.
+/// The file `name`, built by `command`, which gets the path to write to, unless it is newer than its sources.
 ///
-/// Tests run in parallel, in processes of their own, and may all want the same program at once: one
-/// builds it, the others wait. It is never replaced while somebody runs it: probes are placed on the file, and
-/// the one that takes its name is another.
+/// Tests run in parallel, in processes of their own, and may all need the same program at once: one builds
+/// it, the others wait. It is never replaced while it runs: probes are placed on the file, and the one that
+/// takes its name is another.
 ///
 /// # Errors
 /// What the compiler said first, or why there is none.

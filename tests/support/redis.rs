@@ -1,4 +1,4 @@
-//! redis-server as a program to audit: started on a free port of the loopback, loaded, told to stop.
+//! redis-server as a program to audit: started on a free port of the loopback, loaded, stopped.
 
 use super::Guard;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 pub const REDIS: &str = "/usr/bin/redis-server";
 
-/// A port nobody listens on: bound once, then free again.
+/// A port without a listener: bound once, then free again.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     listener.local_addr().expect("an address").port()
@@ -35,7 +35,7 @@ pub fn until_ready(server: &mut Guard) {
     server.0.stdout = Some(pipe);
 }
 
-/// Talks to the server as a client would: fills it, empties it, tells it to stop.
+/// Talks to the server as a client would: fills it, empties it, stops it.
 pub fn load_and_stop(port: u16) {
     let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connects");
     let mut answers = client.try_clone().expect("a second handle");

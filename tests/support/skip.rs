@@ -1,4 +1,4 @@
-//! The one way to leave a test, or a part of one, out. Also of the tests beside the sources (src/lib.rs).
+//! The one way to leave a test, or a part of one, out. Also of the tests next to the sources (src/lib.rs).
 
 /// Says what this machine cannot do: scripts/test.sh counts these lines.
 pub fn skip(test: &str, why: &str) {

@@ -11,11 +11,11 @@ pub type Calls = BTreeMap<usize, Vec<(String, Vec<Frame>)>>;
 
 /// From `vmaudit events -f json`, as far as `wanted`. Frames inlined into others have no place of their
 /// own; those of an interpreter only the BPF backend has.
-pub fn calls_of(events: &str, wanted: impl Fn(&Value) -> bool) -> Calls {
+pub fn calls_of(events: &str, expected: impl Fn(&Value) -> bool) -> Calls {
     let (mut order, mut threads) = (HashMap::new(), Calls::new());
     for line in events.lines() {
         let event: Value = serde_json::from_str(line).expect("JSON");
-        let Some(frames) = event["stack"]["frames"].as_array().filter(|_| wanted(&event)) else { continue };
+        let Some(frames) = event["stack"]["frames"].as_array().filter(|_| expected(&event)) else { continue };
         let is_own = |frame: &&Value| frame["inlined"] == false && frame["managed"] != true;
         let own = frames.iter().filter(is_own).map(|frame| {
             let text = |key: &str| frame[key].as_str().unwrap_or_default().to_owned();

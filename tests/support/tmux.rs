@@ -64,15 +64,15 @@ impl Terminal {
         self.ask(&["capture-pane", "-p", "-e"])
     }
 
-    /// The screen, as soon as it is as wanted.
+    /// The screen, as soon as it is as expected.
     ///
     /// # Panics
     /// When it never is: with the screen as it is.
-    pub fn until(&self, wanted: impl Fn(&str) -> bool) -> String {
+    pub fn until(&self, expected: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
         loop {
             let screen = self.screen();
-            if wanted(&screen) {
+            if expected(&screen) {
                 return screen;
             }
             assert!(begun.elapsed() < LIMIT, "it never came to that; the screen is\n{screen}");

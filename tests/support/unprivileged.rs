@@ -56,7 +56,7 @@ impl Bench {
         AuditReport::parse(&fs::read(self.path(name)).expect("a report"))
     }
 
-    /// A file of root's with these bytes that nobody else can read.
+    /// A file of root's with these bytes that no other user can read.
     pub fn secret_file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, text).expect("written");
@@ -83,7 +83,7 @@ pub fn as_nobody(capabilities: &[&str]) -> Command {
     command
 }
 
-/// True, with a SKIP line, where this test cannot become somebody else.
+/// True, with a SKIP line, where this test cannot become another user.
 pub fn skip_without_root(test: &str) -> bool {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;

@@ -1,8 +1,8 @@
 //! `vmaudit attach`: processes that run already.
 //!
-//! In this order, so that nothing is missed and nobody is mistaken for another: the processes are
-//! held by descriptor; all their threads are marked, so that each call is reported from then on;
-//! each is examined; only then are reports read, and told from those that the snapshot has in it.
+//! In this order, so that nothing is missed and no process is mistaken for another: the processes are held by
+//! descriptor; all their threads are marked, so that each call is reported from then on; each is examined;
+//! only then are reports read, and those skipped that the snapshot contains.
 
 use crate::app::error::AppError;
 use crate::app::options::RunOptions;
@@ -18,12 +18,12 @@ const SNAPSHOT_PAUSE: Duration = Duration::from_millis(200);
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let options = RunOptions::from(args);
-    let wanted = options.wanted(&[])?;
+    let spec = options.output_spec(&[])?;
     let container = named_container(args.of.named())?;
     let mut sinks = options.dump()?;
     let tracing = options.tracer_options();
     let start = match &container {
-        // Whoever enters a container later belongs to it, as children do.
+        // A process that enters a container later belongs to it, as children do.
         Some(container) => Start::container(container, !args.no_follow_forks, tracing)?,
         None => Start::running(&args.of.pids, tracing)?,
     };
@@ -37,7 +37,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         say("Ctrl-C ends tracing and reports; the target goes on");
         session.run()
     })?;
-    options.conclude(&mut traced, (&wanted, sinks), None)?;
+    options.conclude(&mut traced, (&spec, sinks), None)?;
     traced.detach_in_background();
     Ok(0)
 }

@@ -190,7 +190,7 @@ fn load_report(path: &Path, source: impl io::Read) -> Result<Loaded, DiffError> 
     Ok(Loaded::Mappings(Read { report: report.with_stand_ins(), kind }))
 }
 
-/// What tells a report from other JSON.
+/// What distinguishes a report from other JSON.
 #[derive(serde::Deserialize)]
 struct Head {
     #[serde(default)]

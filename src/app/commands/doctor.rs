@@ -41,8 +41,8 @@ fn outcome<'a>(trials: &'a [Trial], id: &str) -> Option<&'a Outcome> {
     trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome)
 }
 
-/// Tries a backend as a whole. But for perf where tracepoints have no numbers to be read: to find
-/// hundreds of them by trying leaves the kernel seconds of work, and one that opens tells enough.
+/// Tries a backend as a whole. Except perf where the ids of tracepoints cannot be read: finding hundreds of
+/// them by trial costs the kernel seconds, and one that opens is enough.
 fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
     let outcome = |id: &str| outcome(trials, id);
     let numbered = outcome("tracefs").is_some_and(Outcome::works);
@@ -55,7 +55,7 @@ fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
     }
 }
 
-/// A call held and let go, and what can be read meanwhile.
+/// A call held and continued, and what can be read meanwhile.
 fn seccomp() -> Vec<Trial> {
     let tried = NotificationTrial::run();
     let held = match tried {
@@ -90,7 +90,7 @@ fn seccomp() -> Vec<Trial> {
             "holding a call (user notification)",
             held,
             detail,
-            "no notify backend; what a process looked like at its exit is not seen",
+            "no notify backend; the state of a process at its exit is not seen",
         ),
         trial("held-place", "where it was made (/proc/TID/syscall)", read(|t| t.place), "", no_notify),
         trial("held-stack", "its stack (memory of a held thread)", read(|t| t.stack), "", no_notify),

@@ -82,7 +82,7 @@ fn replayed(path: &Path, args: &EventsArgs, to: Output) -> Result<u8, AppError> 
         // `vmaudit events REC | head` is no failure.
         _ => {
             if writer.printed() == 0 {
-                say(format_args!("nothing to print: none of {seen} events is one of those asked for"));
+                say(format_args!("nothing to print: none of {seen} events matches the filter"));
             }
             Ok(0)
         }
@@ -145,7 +145,7 @@ fn attached(args: &EventsArgs, to: Output) -> Result<u8, AppError> {
     Ok(0)
 }
 
-/// Prints events until the end, and tells what was lost.
+/// Prints events until the end, and reports what was lost.
 fn print(
     start: Start<'_>,
     (args, live): (&EventsArgs, LiveEvents),

@@ -5,7 +5,7 @@ use crate::app::error::{DiffError, MomentError};
 use crate::app::flame;
 use crate::app::heap_diff;
 use crate::app::heap_output::{self, HeapOutput};
-use crate::app::heap_record::{Shown, heap_beside, heap_of, heaps_between};
+use crate::app::heap_record::{Shown, heap_of, heap_with, heaps_between};
 use crate::app::moment::{last_moment, report_at, since_zero};
 use crate::app::output::{Destination, Other, Output, OutputSpec};
 use crate::app::recorded::report_of;
@@ -41,7 +41,7 @@ pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
 
 fn mappings(args: &ReportArgs, recording: Recording, output: Output) -> Result<(), AppError> {
     let usage = |why: &str| AppError::Usage(format!("{}: {why}", args.recording.display()));
-    let held = heap_beside(&recording)?;
+    let held = heap_with(&recording)?;
     if args.by.is_some() || args.format == ReportFormat::Heaptrack {
         let held = held.ok_or_else(|| {
             usage("--by and -f heaptrack are for recordings of a heap (heap -o, run --heap -o), this is one of mappings alone")
@@ -53,22 +53,22 @@ fn mappings(args: &ReportArgs, recording: Recording, output: Output) -> Result<(
     }
     let format = args.format.of_mappings().unwrap_or(Format::Text);
     let top = args.top.unwrap_or(TOP);
-    let wanted = OutputSpec::new(format, args.flame, Destination { output, top })?;
+    let spec = OutputSpec::new(format, args.flame, Destination { output, top })?;
     match (args.growth, args.at) {
-        (Some(moments), _) => growth(&args.recording, moments, &wanted),
+        (Some(moments), _) => growth(&args.recording, moments, &spec),
         (None, Some(moment)) => {
             let t_ns = since_zero(&args.recording, moment)?;
-            wanted.write(&report_at(&args.recording, t_ns)?)
+            spec.write(&report_at(&args.recording, t_ns)?)
         }
         (None, None) => match (held, format) {
             (Some(held), Format::Text | Format::Json) => {
-                wanted.write_both(&report_of(recording, args.replay)?, &held)
+                spec.write_both(&report_of(recording, args.replay)?, &held)
             }
             (held, _) => {
                 if held.is_some() {
                     say("this is what was mapped; with --by outstanding it is who holds the heap");
                 }
-                wanted.write(&report_of(recording, args.replay)?)
+                spec.write(&report_of(recording, args.replay)?)
             }
         },
     }
@@ -150,7 +150,7 @@ fn heap_growth(
 }
 
 /// What grew and shrank between two moments.
-fn growth(path: &Path, moments: Moments, wanted: &OutputSpec) -> Result<(), AppError> {
+fn growth(path: &Path, moments: Moments, spec: &OutputSpec) -> Result<(), AppError> {
     let begin = moments.from.map_or(Ok(0), |moment| since_zero(path, moment))?;
     let end = moments.to.map_or_else(|| last_moment(path), |moment| since_zero(path, moment))?;
     if begin > end {
@@ -165,12 +165,12 @@ fn growth(path: &Path, moments: Moments, wanted: &OutputSpec) -> Result<(), AppE
     };
     let (before, after) = (at(begin)?, at(end)?);
     let found = report_growth((&before, begin), (&after, end));
-    let to = &wanted.to;
-    match wanted.format {
+    let to = &spec.to;
+    match spec.format {
         Format::Text => to.put(growth_to_text(&found, to.options()).as_bytes()),
         Format::Json => to.put(growth_to_json(&found)?.as_bytes()),
         Format::Folded | Format::Svg | Format::Pprof => {
-            to.put(&flame::render_growth((&before, &after), wanted)?)
+            to.put(&flame::render_growth((&before, &after), spec)?)
         }
         Format::Html => Err(AppError::Usage(
             "--growth shows what changed between two moments, and -f html one report: use -f svg, or --at \

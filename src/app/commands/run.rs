@@ -21,7 +21,7 @@ use std::time::Duration;
 const FIRST_SNAPSHOT: Duration = Duration::from_millis(200);
 /// How often to take a snapshot, for those that a signal kills later.
 const SNAPSHOT_PAUSE: Duration = Duration::from_secs(1);
-/// What to do about a command that wants no seccomp filter on it.
+/// What to do about a command that does not work under a seccomp filter.
 const WITHOUT_FILTER: &str = "run it with --no-exit-hold";
 const WITHOUT_LISTENER: &str = "take --backend bpf or perf, with --no-exit-hold";
 
@@ -29,7 +29,7 @@ const WITHOUT_LISTENER: &str = "take --backend bpf or perf, with --no-exit-hold"
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     args.check().map_err(AppError::Usage)?;
     let options = RunOptions::from(args);
-    let wanted = options.wanted(&args.command)?;
+    let spec = options.output_spec(&args.command)?;
     let mut sinks = options.dump()?;
     let container = container_of(&args.command);
     let entrance = entrance(args, container.is_some())?;
@@ -49,7 +49,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         options.tracer_options(),
         (container.as_ref(), WITHOUT_FILTER, WITHOUT_LISTENER),
     )?;
-    // What nobody looks at is known by its calls alone.
+    // Processes that are not examined are known by their calls alone.
     let spares = args.min_virt > 0 && !options.touch() && entrance.is_none() && start.knows_all_mappings();
     if let Some(prepared) = start.prepared().filter(|_| spares) {
         prepared.spare_small(args.min_virt)?;
@@ -73,7 +73,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     })?;
     for process in &traced.pipeline.listener_refused {
         say(format_args!(
-            "process {process} asked for a seccomp listener of its own and was refused (EBUSY), because \
+            "process {process} requested a seccomp listener of its own and was refused (EBUSY), because \
              vmaudit has one on it: {}",
             traced.without_filter
         ));
@@ -83,7 +83,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
     traced.main = main_process(traced.main, container.as_ref(), &traced.audits, &traced.pipeline);
-    options.conclude(&mut traced, (&wanted, sinks), exit_code)?;
+    options.conclude(&mut traced, (&spec, sinks), exit_code)?;
     let code = match traced.outcome {
         End::LoadEnded(code) => code,
         _ => exit_code.unwrap_or(0),

@@ -18,16 +18,16 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
     let others: Vec<Other<'_>> =
         args.smaps.iter().map(|path| Other { path, what: "the saved file that is read" }).collect();
     let output = Output::open(args.to.report.as_deref(), &others)?;
-    let wanted = OutputSpec::new(args.to.format, args.flame, Destination { output, top: args.top })?;
+    let spec = OutputSpec::new(args.to.format, args.flame, Destination { output, top: args.top })?;
     let (snapshots, containers) = match &args.smaps {
         Some(path) => (vec![saved_snapshot(path)?], Vec::new()),
         None => living_snapshots(args)?,
     };
-    let report = match wanted.format {
+    let report = match spec.format {
         Format::Text => text_report_of_containers(&snapshots, (containers, rules())),
         _ => report_of_containers(&snapshots, (containers, rules())),
     };
-    wanted.write(&report)?;
+    spec.write(&report)?;
     // The command is at its end: the kernel gives back all of it at once, tens of thousands of mappings one by
     // one take longer.
     std::mem::forget((snapshots, report));
@@ -37,12 +37,12 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
 /// All that can be read; the first that cannot is the error only if none can.
 fn living_snapshots(args: &SnapshotArgs) -> Result<(Vec<ProcessSnapshot>, Vec<model::Container>), AppError> {
     let container = named_container(args.of.named())?;
-    let asked = match &container {
+    let targets = match &container {
         Some(container) => contained::members(container)?.iter().map(Process::pid).collect(),
         None => args.of.pids.clone(),
     };
     let mut view = container.map(ContainerView::of).unwrap_or_default();
-    let mut snapshots = snapshots_of(&asked, args.verbose)?;
+    let mut snapshots = snapshots_of(&targets, args.verbose)?;
     snapshots.iter().for_each(|snapshot| view.note(&snapshot.seen));
     view.read_shares();
     for snapshot in &mut snapshots {

@@ -1,6 +1,6 @@
 //! `vmaudit symbols`: every function symbol of a file, and whether it can be probed.
 
-use crate::app::code_files::{self, CodeFile, is_wanted, pattern};
+use crate::app::code_files::{self, CodeFile, matches, pattern};
 use crate::app::error::AppError;
 use crate::app::output;
 use crate::cli::{PlainFormat, SymbolsArgs};
@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 
 /// Lists; returns the exit code.
 pub fn symbols(args: &SymbolsArgs) -> Result<u8, AppError> {
-    let wanted = args.pattern.as_deref().map(pattern).transpose()?;
+    let filter = args.pattern.as_deref().map(pattern).transpose()?;
     let files = match (&args.elf, args.pid, &args.lib) {
         (Some(path), _, _) => vec![code_files::at(path)?],
         (None, Some(pid), lib) => {
@@ -28,12 +28,12 @@ pub fn symbols(args: &SymbolsArgs) -> Result<u8, AppError> {
     };
     let color = output::color(&io::stdout());
     let options = ListOptions { color, cut: color == Color::Always };
-    let overview = args.pid.is_some() && args.lib.is_none() && wanted.is_none();
+    let overview = args.pid.is_some() && args.lib.is_none() && filter.is_none();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let written = match args.format {
         PlainFormat::Text if overview => write_overview(&mut out, &files, options),
-        PlainFormat::Text => write_text(&mut out, &files, wanted.as_ref(), options),
-        PlainFormat::Json => write_json(&mut out, &files, (!overview).then_some(wanted.as_ref())),
+        PlainFormat::Text => write_text(&mut out, &files, filter.as_ref(), options),
+        PlainFormat::Json => write_json(&mut out, &files, (!overview).then_some(filter.as_ref())),
     };
     match written.and_then(|()| out.flush()) {
         // `vmaudit symbols … | head` is no failure; what is left in the buffer goes nowhere.
@@ -45,13 +45,13 @@ pub fn symbols(args: &SymbolsArgs) -> Result<u8, AppError> {
     }
 }
 
-/// Calls `each` for every function that is wanted.
+/// Calls `each` for every function that matches.
 fn for_each<E>(
     (file, table): (&CodeFile, &FunctionTable),
-    wanted: Option<&Regex>,
+    filter: Option<&Regex>,
     mut each: impl FnMut(&ListedFunction<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let functions = wanted_of(table, wanted);
+    let functions = matching(table, filter);
     let probed = |function: &&Function| function.offset.filter(|_| function.probe == Probe::Yes);
     // As `vmaudit probe` does: calls are counted, arguments are not read.
     let entry = |(function, _): &(_, _)| Some(ProbedEntry { offset: probed(function)?, arguments: 0 });
@@ -65,12 +65,12 @@ fn for_each<E>(
     Ok(())
 }
 
-/// The functions that are wanted, with their readable names.
-fn wanted_of<'t>(table: &'t FunctionTable, wanted: Option<&Regex>) -> Vec<(&'t Function, String)> {
+/// The functions that match, with their readable names.
+fn matching<'t>(table: &'t FunctionTable, filter: Option<&Regex>) -> Vec<(&'t Function, String)> {
     let named = |function: &'t Function| {
         let name = String::from_utf8_lossy(table.name(function));
         let demangled = demangle(&name);
-        let taken = wanted.is_none_or(|wanted| is_wanted(wanted, &name, &demangled));
+        let taken = filter.is_none_or(|filter| matches(filter, &name, &demangled));
         taken.then_some((function, demangled))
     };
     table.functions().iter().filter_map(named).collect()
@@ -108,7 +108,7 @@ fn with_listed<E>(
     })
 }
 
-/// What is known of a file beside its functions.
+/// What is known of a file besides its functions.
 struct FileListing {
     path: String,
     notes: Vec<String>,
@@ -116,11 +116,11 @@ struct FileListing {
 }
 
 impl FileListing {
-    fn of(file: &CodeFile, table: &FunctionTable, wanted: Option<&Regex>) -> FileListing {
+    fn of(file: &CodeFile, table: &FunctionTable, filter: Option<&Regex>) -> FileListing {
         let mut summary = ProbeSummary::default();
-        match wanted {
+        match filter {
             None => table.functions().iter().for_each(|function| summary.add(function.probe)),
-            Some(_) => wanted_of(table, wanted).iter().for_each(|(function, _)| summary.add(function.probe)),
+            Some(_) => matching(table, filter).iter().for_each(|(function, _)| summary.add(function.probe)),
         }
         let notes = table.notes().iter().map(ToString::to_string).collect();
         FileListing { path: file.path.to_string_lossy().into_owned(), notes, summary }
@@ -147,7 +147,7 @@ fn write_overview(out: &mut impl Write, files: &[CodeFile], options: ListOptions
 fn write_text(
     out: &mut impl Write,
     files: &[CodeFile],
-    wanted: Option<&Regex>,
+    filter: Option<&Regex>,
     options: ListOptions,
 ) -> io::Result<()> {
     let (mut shown, mut without) = (0usize, 0usize);
@@ -165,7 +165,7 @@ fn write_text(
             head(out)?;
         }
         let mut summary = ProbeSummary::default();
-        for_each((file, &table), wanted, |function| {
+        for_each((file, &table), filter, |function| {
             if !begun {
                 begun = true;
                 head(out)?;
@@ -176,7 +176,7 @@ fn write_text(
         listing.summary = summary;
         if begun {
             shown += 1;
-            out.write_all(symbols::foot(&listing.listed(file), wanted.is_some(), options).as_bytes())?;
+            out.write_all(symbols::foot(&listing.listed(file), filter.is_some(), options).as_bytes())?;
         } else {
             without += 1;
         }
@@ -197,14 +197,14 @@ fn write_json(out: &mut impl Write, files: &[CodeFile], list: Option<Option<&Reg
     out.write_all(b"{\"schema\": 1, \"files\": [")?;
     for (index, file) in files.iter().enumerate() {
         let table = file.functions();
-        let wanted = list.flatten();
-        let listing = FileListing::of(file, &table, wanted);
+        let filter = list.flatten();
+        let listing = FileListing::of(file, &table, filter);
         let gap = if index > 0 { "," } else { "" };
         write!(out, "{gap}\n{{{}", symbols::json_file(&listing.listed(file))?)?;
         if list.is_some() {
             out.write_all(b", \"functions\": [")?;
             let mut first = true;
-            for_each((file, &table), wanted, |function| {
+            for_each((file, &table), filter, |function| {
                 let gap = if std::mem::take(&mut first) { "" } else { "," };
                 write!(out, "{gap}\n{}", symbols::json_row(function)?)
             })?;

@@ -1,4 +1,4 @@
-//! Asking a runtime what it keeps of its memory, by the door that it opens for that.
+//! Queries what a runtime reports of its memory, through its own protocol.
 
 use crate::model::heap::runtime::Door;
 use crate::procfs::read_status;
@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER: u64 = 16 << 20;
 
-/// The file that asks for the door, away when nobody needs it any more.
+/// The file that makes the runtime open its socket; removed when it is not needed any more.
 struct Trigger(PathBuf);
 
 impl Drop for Trigger {
@@ -33,14 +33,16 @@ impl Drop for Trigger {
 /// The answer; an error is a sentence. The signal is sent only where the process catches it: others would end by it.
 pub fn ask(living: &Living, door: &Door) -> Result<String, String> {
     let pid = living.pid;
-    let status = read_status(pid, pid).map_err(|error| format!("it cannot be looked at: {error}"))?;
+    let status = read_status(pid, pid).map_err(|error| format!("it cannot be examined: {error}"))?;
     let own = status.own_pid().ok_or("its number in its own namespace is not known")?;
     let [_, uid, ..] = status.uids;
     let tmp = PathBuf::from(format!("/proc/{pid}/root/tmp"));
     let socket = tmp.join(format!("{}{own}", door.socket));
     if !is_socket_of(&socket, uid) {
         if !door.signals || status.caught_signals & 1 << (Signal::SIGQUIT as u32 - 1) == 0 {
-            return Err("it does not catch SIGQUIT, by which it is asked, and would end by it".to_owned());
+            return Err(
+                "it does not catch SIGQUIT, which the query needs, and would be killed by it".to_owned()
+            );
         }
         open_door(
             living,

@@ -1,4 +1,4 @@
-//! Who a process is, for the report of its heap.
+//! The identity of a process, for the report of its heap.
 
 use crate::heap::report::HeapProcessFacts;
 use crate::model::Pid;

@@ -1,4 +1,4 @@
-//! Who holds the heap, for all commands that count it: `heap`, and `run --heap`.
+//! Which stacks hold the heap, for all commands that count it: `heap`, and `run --heap`.
 
 pub mod ask;
 pub mod identity;

@@ -44,13 +44,13 @@ pub enum Why {
 /// Functions of a file that descriptions name.
 pub fn resolve(object: &Object, base_name: &str, descriptions: &[Description]) -> Resolved {
     let mut out = Resolved::default();
-    let wanted: Vec<&Description> = descriptions.iter().filter(|each| each.looks_into(base_name)).collect();
-    if wanted.is_empty() || object.raw_fd().is_none() {
+    let selected: Vec<&Description> = descriptions.iter().filter(|each| each.searches(base_name)).collect();
+    if selected.is_empty() || object.raw_fd().is_none() {
         return out;
     }
     let table = FunctionTable::read(object, Default::default());
     let mut by_offset: HashMap<u64, ProbedFunction> = HashMap::new();
-    for description in wanted {
+    for description in selected {
         for described in &description.functions {
             for function in table.by_name(described.symbol.as_bytes()) {
                 let target = match target(&table, function) {
@@ -95,7 +95,7 @@ pub fn resolve(object: &Object, base_name: &str, descriptions: &[Description]) -
     out
 }
 
-/// The function whose first instruction is probed; nothing to tell where it is another file's.
+/// The function whose first instruction is probed; nothing to report where it is another file's.
 fn target<'t>(table: &'t FunctionTable, function: &'t Function) -> Result<&'t Function, Option<Why>> {
     // A function of the same name that only its own source file sees is another one.
     if function.binding == Binding::Local && imports(table, table.name(function)) {
@@ -215,8 +215,8 @@ impl Forwarding<'_> {
         !own && imports(self.table, c) || self.calls_one(found.offset)
     }
 
-    /// A call or jump to a function that is probed: `e8` or `e9` and the distance from behind it. Four
-    /// bytes that happen to look like one are not met in functions of this size.
+    /// A call or jump to a function that is probed: `e8` or `e9` and the distance from behind it. Four bytes
+    /// that happen to equal one do not occur in functions of this size.
     fn calls_one(&self, offset: u64) -> bool {
         const LONGEST: u64 = 512;
         let at = |function: &&Function| function.offset == Some(offset);

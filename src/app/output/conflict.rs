@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A file that a command reads or writes beside its report.
+/// A file that a command reads or writes in addition to its report.
 #[derive(Clone, Copy, Debug)]
 pub struct Other<'a> {
     pub path: &'a Path,
@@ -25,7 +25,7 @@ enum Identity {
 }
 
 impl Identity {
-    /// None for what is no regular file, or cannot be told.
+    /// None for what is no regular file, or cannot be read.
     fn of(path: &Path) -> Option<Identity> {
         match fs::metadata(path) {
             Ok(found) => found.is_file().then(|| Identity::File { device: found.dev(), inode: found.ino() }),
@@ -69,9 +69,9 @@ pub fn check_recording(report: Option<&Path>, recording: &Path) -> Result<(), Ap
         ));
     }
     let Some(report) = report.filter(|report| report.as_os_str() != "-") else { return Ok(()) };
-    let beside = store::sidecar_names(recording);
+    let sidecars = store::sidecar_names(recording);
     let kept =
-        beside.iter().map(|path| Other { path, what: "where -o keeps an older recording, or a journal" });
+        sidecars.iter().map(|path| Other { path, what: "where -o keeps an older recording, or a journal" });
     let others: Vec<Other<'_>> =
         [Other { path: recording, what: "the recording that -o makes" }].into_iter().chain(kept).collect();
     check(report, &others)

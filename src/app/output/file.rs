@@ -3,7 +3,7 @@
 //!
 //! | what is at the path | what happens |
 //! | --- | --- |
-//! | nothing, or a regular file | the report is written beside it and takes its place when it is complete |
+//! | nothing, or a regular file | the report is written next to it and takes its place when it is complete |
 //! | a file with several names (hard links), or in a folder where nothing may be created | it is overwritten when the report is complete |
 //! | a FIFO, a device, an own descriptor (`/dev/stderr`, `/dev/fd/N`) | opened at once, and written to |
 
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 const MODE: u32 = 0o600;
 /// Symbolic links that are followed to a file that is not there yet (MAXSYMLINKS, include/linux/namei.h).
 const MOST_LINKS: usize = 40;
-/// Names that are tried for a file beside the report's.
+/// Names that are tried for a file next to the report's.
 const ATTEMPTS: u32 = 100;
 
 /// Where a report goes.
@@ -44,7 +44,7 @@ enum Target {
     Stderr,
     /// No regular file, or one that was open before: written to as it comes.
     Open(File),
-    /// A FIFO that nobody had open for reading: waited for when there is something to say.
+    /// A FIFO that no process had open for reading: waited for when there is something to write.
     Fifo,
     /// A regular file that is replaced as a whole.
     Replaced(Replaced),
@@ -343,7 +343,7 @@ fn prove(folder: &Path) -> io::Result<Option<Fresh>> {
     Ok(None)
 }
 
-/// Has `make` make something under a hidden name beside `target` that nobody uses.
+/// Has `make` create something under an unused hidden name next to `target`.
 fn named<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
     let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
     for number in 0..ATTEMPTS {
@@ -404,7 +404,7 @@ fn duplicate(fd: RawFd) -> io::Result<File> {
         return Err(Errno::EBADF.into());
     }
     let copy = fcntl(borrowed, FcntlArg::F_DUPFD_CLOEXEC(3))?;
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor owned by nothing else.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(copy) }))
 }
 
@@ -414,7 +414,7 @@ fn is_open(fd: RawFd, file: &fs::Metadata) -> bool {
         .is_ok_and(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
 }
 
-/// Without waiting for a reader: who reads may come when the command has said something.
+/// Without waiting for a reader: it may come when the command has printed something.
 fn fifo(path: &Path) -> io::Result<Target> {
     match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
         Ok(file) => {
@@ -427,7 +427,7 @@ fn fifo(path: &Path) -> io::Result<Target> {
     }
 }
 
-/// Whoever has read enough of a pipe is no failure.
+/// A reader that closes its pipe is no failure.
 fn no_reader(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
 }

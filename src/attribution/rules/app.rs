@@ -1,4 +1,4 @@
-//! The program's own mmap calls: whatever no allocator, runtime or loader asked for.
+//! The program's own mmap calls: whatever no allocator, runtime or loader requested.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
@@ -35,7 +35,7 @@ impl Rule for AppRule {
     }
 
     fn as_last(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        // without a stack nobody knows who called: unknown is an answer
+        // without a stack the caller is not known: unknown is an answer
         let path = subject.path.filter(|p| !p.lines.is_empty())?;
         let of_libc =
             |l: &Line| matches!(role_of(&l.module, l.function.as_deref()), Role::Libc | Role::Wrapper);
@@ -61,7 +61,8 @@ impl Rule for AppRule {
         if let Some(limit) = exhausted_by(group, world) {
             return too_many(group, (&caller, why), limit);
         }
-        // A function that has no name nobody can change, nor find; of what is in use there is nothing to spare.
+        // A function without a name cannot be found in the sources; of what is in use there is nothing to
+        // save.
         if !group.path.is_some_and(has_named_caller) || group.unused() < WORTH_ASKING {
             return Advice::why(why);
         }
@@ -101,8 +102,8 @@ fn has_named_caller(path: &CallPath) -> bool {
 
 const UNNAMED: &str = "the program's own code";
 
-/// Who made the call: `libfoo.so.2, pool_init`. Of a function without a name also the first one with a name that
-/// it was called from.
+/// The caller: `libfoo.so.2, pool_init`. Of a function without a name also the first one with a name that it
+/// was called from.
 pub fn caller_of(path: &CallPath) -> String {
     let name = |line: &Line| line.display.clone().or_else(|| line.function.clone());
     let Some(caller) = path.caller_line() else { return UNNAMED.to_owned() };
@@ -111,7 +112,7 @@ pub fn caller_of(path: &CallPath) -> String {
         return format!("{module}, {name}");
     }
     let outer = path.lines.get(path.caller() + 1..).unwrap_or(&[]);
-    // A frame further out of another file says little of what the library wanted.
+    // A frame further out of another file says little about the library's purpose.
     let named = outer.iter().find_map(|line| Some((line.module.as_str(), name(line)?)));
     match named {
         Some((own, name)) if own == caller.module => format!("{module}, a function called by {name}"),

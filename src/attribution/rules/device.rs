@@ -1,5 +1,5 @@
-//! Memory of devices: GPUs, RDMA, VFIO, virtual machines. By the kernel's names for them, by VmFlags
-//! (`io`, `pf`: no pages of the machine's memory), and by the driver library that asked; never by size.
+//! Memory of devices: GPUs, RDMA, VFIO, virtual machines. By the kernel's names for them, by VmFlags (`io`,
+//! `pf`: no pages of the machine's memory), and by the driver library that requested it; never by size.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;

@@ -57,6 +57,6 @@ impl Rule for JavaScriptCoreRule {
 
 fn is_guarded(subject: &Subject<'_>, world: &World<'_>) -> bool {
     let vma = subject.region.vma;
-    let beside = [world.below(vma), world.above(vma)];
-    beside.iter().all(|guard| guard.is_some_and(|m| m.prot.is_none() && m.range.len() == PAGE))
+    let neighbours = [world.below(vma), world.above(vma)];
+    neighbours.iter().all(|guard| guard.is_some_and(|m| m.prot.is_none() && m.range.len() == PAGE))
 }

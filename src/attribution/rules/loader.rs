@@ -51,7 +51,7 @@ const FUNCTIONS: &[&str] = &[
 const DLOPEN: &[&str] =
     &["dlopen", "__dlopen", "dlmopen", "__dlmopen", "dlopen_implementation", "__libc_dlopen_mode"];
 
-/// Below the first library lies what ld.so allocated; more than this is somebody else's.
+/// Below the first library lies what ld.so allocated; more than this is not its own.
 const MAX_TLS: u64 = 512 << 10;
 
 /// As far as what lies below it in the same VMA is concerned.
@@ -96,8 +96,8 @@ impl Rule for LoaderRule {
 
     fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path?;
-        // called by its own wrapper of mmap: other frames further in are somebody else's, whom
-        // ld.so only ran (constructors)
+        // called by its own wrapper of mmap: other frames further in are not its own: ld.so only called them
+        // (constructors)
         let module = path.lines.get(at)?.module.as_str();
         if !path.lines.get(..at)?.iter().all(|l| l.module == module || l.is_wrapper()) {
             return None;
@@ -118,7 +118,7 @@ impl Rule for LoaderRule {
             RegionKind::Brk => Claim::new(LOADER, Evidence::Stack, TLS),
             _ => return None,
         };
-        // at start-up all stacks look alike; with dlopen they tell which code wanted the library
+        // at start-up all stacks look alike; with dlopen they show which code loaded the library
         let dlopen = path.lines.iter().rposition(|l| l.is(DLOPEN));
         Some(claim.merge(dlopen.map_or(Merge::ByCategory, Merge::ByCaller)))
     }
@@ -255,7 +255,7 @@ fn is_data(region: &Region) -> bool {
     region.kind == RegionKind::Anonymous && region.sharing == Sharing::Private && region.prot == Prot::RW
 }
 
-/// Neither a call nor the kernel's execve tells what it is.
+/// Neither a call nor the kernel's execve shows what it is.
 fn is_untraced(region: &Region) -> bool {
     matches!(region.origin, Origin::Preexisting | Origin::Unknown)
 }

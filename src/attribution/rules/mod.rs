@@ -75,7 +75,7 @@ pub trait Rule: Sync {
         &[]
     }
 
-    /// What it keeps in the process' own memory and wants read.
+    /// What it keeps in the process' own memory and needs read.
     fn headers(&self) -> &'static [Headers] {
         &[]
     }
@@ -85,7 +85,7 @@ pub trait Rule: Sync {
         None
     }
 
-    /// How the record is read that it keeps itself of who allocated.
+    /// How its own record of allocating stacks is read.
     fn own_heap(&self) -> Option<ReadOwnHeap> {
         None
     }
@@ -100,7 +100,7 @@ pub trait Rule: Sync {
         None
     }
 
-    /// How it is asked what it has reserved and committed, and for what.
+    /// How it is queried for what it has reserved and committed, and for what.
     fn own_budget(&self) -> Option<AskBudget> {
         None
     }
@@ -126,8 +126,9 @@ pub trait Rule: Sync {
         &[]
     }
 
-    /// What around a process bears on these categories: a variable's name (how it ends), or `threads`, `stack limit`,
-    /// `processors`, `memory`. Where two processes differ in it, their memory in these may.
+    /// What in a process' limits and environment affects these categories: a variable's name (how it ends),
+    /// or `threads`, `stack limit`, `processors`, `memory`. Where two processes differ in it, their memory in
+    /// these may.
     fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
         &[]
     }
@@ -143,8 +144,7 @@ pub trait Rule: Sync {
         world.not_for_me()
     }
 
-    /// True if this line of a stack is this rule's code; `by_stack` is then asked, innermost
-    /// line first.
+    /// True if this line of a stack is this rule's code; `by_stack` is then called, innermost line first.
     fn knows(&self, _line: &Line) -> bool {
         false
     }
@@ -174,14 +174,13 @@ pub trait Rule: Sync {
         world.not_for_me()
     }
 
-    /// What the mappings of the process tell when they are examined together: ranges, sorted and
-    /// disjoint. Made once, before anything is classified; `by_shape` finds it with
-    /// [`World::surveyed`].
+    /// What the mappings of the process show when they are examined together: ranges, sorted and disjoint.
+    /// Made once, before anything is classified; `by_shape` finds it with [`World::surveyed`].
     fn survey(&self, _world: &World<'_>) -> Vec<Surveyed> {
         Vec::new()
     }
 
-    /// When nobody else wants it.
+    /// When no other rule claims it.
     fn as_last(&self, _subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         world.not_for_me()
     }
@@ -207,12 +206,13 @@ pub trait Rule: Sync {
         None
     }
 
-    /// Adds to another rule's advice what it knows of who asked for the memory; the id of what it goes by.
+    /// Adds to another rule's advice what it knows of the code that requested the memory; returns the id of
+    /// what it uses.
     fn explain(&self, _group: &Group<'_>, _world: &World<'_>, _advice: &mut Advice) -> Option<String> {
         None
     }
 
-    /// Why it is there and what to do, for somebody who does not know mmap.
+    /// Why it is there and what to do, for users who do not know mmap.
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
 }
 
@@ -290,7 +290,7 @@ pub fn arena_readers() -> impl Iterator<Item = (&'static str, ReadArenas)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.arenas()?)))
 }
 
-/// Runtimes that keep a record of their own of who allocated: the rule's name, and how it is read.
+/// Runtimes with their own record of allocating stacks: the rule's name, and how it is read.
 pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.own_heap()?)))
 }
@@ -305,7 +305,7 @@ pub fn left_stacks() -> impl Iterator<Item = FindLeftStacks> {
     RULES.iter().filter_map(|rule| rule.left_stacks())
 }
 
-/// Runtimes that tell their own budget when they are asked.
+/// Runtimes that report their own memory categories on request.
 pub fn budgets() -> impl Iterator<Item = AskBudget> {
     RULES.iter().filter_map(|rule| rule.own_budget())
 }
@@ -327,7 +327,7 @@ pub fn option_lists() -> impl Iterator<Item = (&'static str, char)> {
     RULES.iter().flat_map(|rule| rule.option_lists()).copied()
 }
 
-/// The categories that something around a process bears on ([`Rule::surroundings`]).
+/// The categories that a limit or variable affects ([`Rule::surroundings`]).
 pub fn bears_on(what: &str) -> Vec<&'static str> {
     let all = RULES.iter().flat_map(|rule| rule.surroundings());
     let mut found: Vec<&str> =

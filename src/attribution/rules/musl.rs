@@ -26,7 +26,7 @@ const SLOTS: &str = "slots and large blocks";
 const FUNCTIONS: &[&str] =
     &["alloc_slot", "alloc_group", "alloc_meta", "__libc_malloc_impl", "get_meta", "__simple_malloc"];
 
-/// The shared object. A static program has nothing that tells it.
+/// The shared object. A static program has nothing that shows it.
 const MARK: &str = "musl";
 
 pub struct MuslRule;
@@ -126,12 +126,12 @@ impl Rule for MuslRule {
         if !writable || subject.region.origin == Origin::Kernel || !uses_musl(world) {
             return None;
         }
-        // Where its own descriptions were read, what they do not describe is somebody else's.
+        // Where its own descriptions were read, what they do not describe is not its own.
         if subject.record.is_none() && world.fact("groups of musl's are known", || has_tables(world)) {
             return None;
         }
-        // Only its own names for calls prove that it was the program (`shape_may_decide`); stacks and
-        // data of files are asked about before and excluded here.
+        // Only its own names for calls prove that it was the program (`shape_may_decide`); stacks and data of
+        // files are checked before and excluded here.
         let vma = subject.region.vma;
         let data = world.below(vma).is_some_and(|m| world.is_image(m) && m.prot == Prot::RW);
         let lowest = subject.mapping.is_some_and(|m| m.range.start == subject.range.start);
@@ -164,8 +164,8 @@ impl Rule for MuslRule {
     }
 }
 
-/// `[heap]` begins with a page that nobody may touch: mallocng (src/malloc/mallocng/malloc.c,
-/// `alloc_meta`) maps it over what it got by brk. No other allocator was seen to.
+/// `[heap]` begins with a PROT_NONE page: mallocng (src/malloc/mallocng/malloc.c, `alloc_meta`) maps it over
+/// what it got by brk. No other allocator was seen to.
 fn is_guard(mapping: &Mapping) -> bool {
     mapping.is_special("[heap]") && mapping.prot.is_none() && is_page(mapping)
 }

@@ -1,5 +1,6 @@
-//! vmaudit's own: what the preloaded library of `vmaudit heap` keeps in a process that it counts in. It is part of the
-//! process' VIRT, RSS and control group, and is distinguished because the program did not ask for it.
+//! vmaudit's own: what the preloaded library of `vmaudit heap` keeps in a process that it counts in. It is
+//! part of the process' VIRT, RSS and control group, and is distinguished because the program did not request
+//! it.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
@@ -37,7 +38,7 @@ impl Rule for OwnRule {
         &[OWN]
     }
 
-    /// It stands before the allocator: who called it asked.
+    /// It interposes the allocator: its caller requested the memory.
     fn code(&self) -> Code {
         Code { role: Role::Allocator, modules: CODE, ..Code::NONE }
     }

@@ -29,7 +29,7 @@ struct Layout {
     name: &'static str,
     /// VMAs begin at exactly these addresses …
     begins: &'static [u64],
-    /// … and these belong to one: nobody else maps both.
+    /// … and these belong to one: no other program maps both.
     mapped: &'static [u64],
     /// From … to.
     shadow: &'static [(u64, u64)],
@@ -100,7 +100,7 @@ const LIBRARIES: &[&str] =
 
 pub struct SanitizerRule;
 
-/// True for a function that stands in for one of the C library's: the caller is who asked.
+/// True for a function that stands in for one of the C library's: the caller requested the memory.
 fn is_interceptor(line: &Line) -> bool {
     line.function.as_deref().is_some_and(|f| f.trim_start_matches('_').starts_with("interceptor_"))
 }
@@ -136,9 +136,12 @@ impl Rule for SanitizerRule {
 
     fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path?;
-        let asker = path.caller() + path.run(path.caller(), is_interceptor).len();
-        // further in is somebody else, such as pthread_create behind its interceptor
-        if !subject.is_private_anonymous() || at > asker || !path.lines.get(asker).is_some_and(is_own) {
+        let interceptor = path.caller() + path.run(path.caller(), is_interceptor).len();
+        // further in is other code, such as pthread_create behind its interceptor
+        if !subject.is_private_anonymous()
+            || at > interceptor
+            || !path.lines.get(interceptor).is_some_and(is_own)
+        {
             return None;
         }
         // its method, not a template that has it as an argument
@@ -147,7 +150,7 @@ impl Rule for SanitizerRule {
             name.starts_with("__sanitizer::LargeMmapAllocator<") && name.ends_with("::Allocate")
         };
         if path.any(large) && placed(subject, world).is_none() {
-            let user = asker + path.run(asker, |line| is_own(line) || is_interceptor(line)).len();
+            let user = interceptor + path.run(interceptor, |line| is_own(line) || is_interceptor(line)).len();
             return Some(Claim::new(SANITIZER, Evidence::Stack, LARGE).merge(Merge::ByCaller(user)));
         }
         let part = placed(subject, world).map_or(OTHER, |(part, _)| part);
@@ -200,7 +203,7 @@ fn layout(world: &World<'_>) -> Option<&'static Layout> {
 
 /// The part of a layout that holds the subject, and where it begins.
 fn placed(subject: &Subject<'_>, world: &World<'_>) -> Option<(&'static str, Addr)> {
-    // Asked of every piece, and of none in nearly all programs.
+    // Checked for every piece, and true for none in nearly all programs.
     if !world.fact("has a sanitizer's layout", || layout(world).is_some()) {
         return None;
     }

@@ -45,7 +45,7 @@ impl Rule for SharedRule {
         &[SHARED_ANON, SYSV, MEMFD]
     }
 
-    // by kind and name, but after whoever recognises its own stack
+    // by kind and name, but after rules that recognise their own stack
     fn by_shape(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         let name = subject.name();
         // two processes, or two mappings, of one thing have its inode

@@ -71,7 +71,7 @@ impl Rule for TcmallocRule {
     }
 
     fn arenas(&self) -> Option<ReadArenas> {
-        Some(|around, _| ArenasRead::unread(around, "libtcmalloc", "tcmalloc", UNREAD))
+        Some(|process, _| ArenasRead::unread(process, "libtcmalloc", "tcmalloc", UNREAD))
     }
 
     fn code(&self) -> Code {

@@ -1,4 +1,4 @@
-//! What rules may look at: the piece in question, and the process around it.
+//! What rules may use: the piece in question, and its process.
 
 mod reservations;
 mod subject;
@@ -28,8 +28,8 @@ pub use subject::Subject;
 use subject::anon_name;
 pub use threads::Threads;
 
-/// A process, indexed for rules. What was looked up last, and what rules found out already, belongs to one thread:
-/// another one takes a [`World::fork`].
+/// A process, indexed for rules. The latest look-ups and the facts found belong to one thread; another thread uses a
+/// [`World::fork`].
 pub struct World<'a> {
     index: Arc<Index<'a>>,
     /// Where `Observations::residency` is exact.
@@ -39,16 +39,16 @@ pub struct World<'a> {
     pub unseen: Lookup<'a>,
     /// By the rules' ids; each list sorted.
     surveys: Arc<[(&'static str, Vec<Surveyed>)]>,
-    /// The rule that was just asked does not answer such questions.
+    /// The rule just tried does not handle this level.
     not_for_me: Cell<bool>,
-    /// What rules asked of the process as a whole, by their own names for it: by the places of these names, of
-    /// which tens of thousands of pieces ask for a dozen each.
+    /// Facts of the process as a whole, by the rules' own names for them: by the addresses of these names,
+    /// because tens of thousands of pieces query a dozen each.
     facts: RefCell<IntMap<(usize, usize), bool>>,
-    /// What they asked of parts of it.
+    /// Facts of parts of it.
     partial_facts: RefCell<HashMap<(&'static str, About), bool>>,
 }
 
-/// What all threads look things up in.
+/// The part that all threads share.
 pub struct Index<'a> {
     pub input: &'a AuditInput<'a>,
     paths: HashMap<StackId, CallPath>,
@@ -63,7 +63,7 @@ pub struct Index<'a> {
     images: HashSet<(u32, u32, u64)>,
     /// Of each rule that is data, whether its program is here.
     applicable: OnceLock<Vec<bool>>,
-    /// Calls that reserved addresses (PROT_NONE); made when a rule asks for them.
+    /// Calls that reserved addresses (PROT_NONE); made when a rule uses them.
     reservations: OnceLock<Reservations<'a>>,
 }
 
@@ -86,7 +86,7 @@ pub enum About {
     Line(Frame, usize),
 }
 
-/// A range and what it is, told from the process as a whole.
+/// A range and what it is, derived from the process as a whole.
 #[derive(Clone, Debug)]
 pub struct Surveyed {
     pub range: AddrRange,
@@ -218,23 +218,23 @@ impl<'a> World<'a> {
         self.not_for_me.take()
     }
 
-    /// Something that is true of the whole process or not: found out once, there may be tens of thousands
-    /// of pieces to ask for it.
-    pub fn fact(&self, name: &'static str, find_out: impl FnOnce() -> bool) -> bool {
+    /// Something that is true of the whole process or not: computed once, because tens of thousands of pieces
+    /// may query it.
+    pub fn fact(&self, name: &'static str, compute: impl FnOnce() -> bool) -> bool {
         let place = (name.as_ptr().addr(), name.len());
         let known = self.facts.borrow().get(&place).copied();
         known.unwrap_or_else(|| {
-            let found = find_out();
+            let found = compute();
             self.facts.borrow_mut().insert(place, found);
             found
         })
     }
 
     /// The same of a part of it.
-    pub fn fact_about(&self, name: &'static str, about: About, find_out: impl FnOnce() -> bool) -> bool {
+    pub fn fact_about(&self, name: &'static str, about: About, compute: impl FnOnce() -> bool) -> bool {
         let known = self.partial_facts.borrow().get(&(name, about)).copied();
         known.unwrap_or_else(|| {
-            let found = find_out();
+            let found = compute();
             self.partial_facts.borrow_mut().insert((name, about), found);
             found
         })
@@ -242,8 +242,11 @@ impl<'a> World<'a> {
 
     /// The calls that reserved all of `range` (mmap with PROT_NONE), with their places in
     /// [`World::origins`]; in no order.
-    pub fn reservations_around(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
-        self.reservations.get_or_init(|| Reservations::of(self.origins())).around(range)
+    pub fn reservations_containing(
+        &self,
+        range: AddrRange,
+    ) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
+        self.reservations.get_or_init(|| Reservations::of(self.origins())).containing(range)
     }
 
     /// Whether the program or library is here that a rule is about which is data.
@@ -375,7 +378,7 @@ impl<'a> World<'a> {
         inside.filter(move |block| block.kind == kind).map(|block| block.range)
     }
 
-    /// The C library's version, where it tells one.
+    /// The C library's version, where it contains one.
     pub fn libc_version(&self) -> Option<(u32, u32)> {
         self.input.observations.code.files.iter().find_map(|found| found.version)
     }

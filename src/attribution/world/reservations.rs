@@ -1,4 +1,4 @@
-//! Calls that reserved addresses (PROT_NONE), to be looked up by what they hold.
+//! Calls that reserved addresses (PROT_NONE), to be found by what they contain.
 
 use crate::ledger::OriginRecord;
 use crate::model::{Addr, AddrRange, Prot, VmOp};
@@ -31,7 +31,7 @@ impl<'a> Reservations<'a> {
     }
 
     /// Those that hold all of `range`.
-    pub(super) fn around(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
+    pub(super) fn containing(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
         let begun = self.calls.partition_point(|(reserved, ..)| reserved.start <= range.start);
         let first = self.ends[..begun].partition_point(|&end| end < range.end);
         let begun = self.calls[first..begun].iter();

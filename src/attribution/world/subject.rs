@@ -1,4 +1,4 @@
-//! The piece that a rule is asked about.
+//! The piece that rules classify.
 
 use crate::attribution::call::MmapCall;
 use crate::attribution::callpath::CallPath;

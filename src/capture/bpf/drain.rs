@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Records that are moved before it is asked again whether there is space for more.
+/// Records that are moved before it is checked again whether there is space for more.
 const CHUNK: usize = 32;
 /// A ring that need not be emptied yet is seen to again after so long.
 const RETRY: Duration = Duration::from_millis(1);
@@ -25,8 +25,8 @@ const RETRY: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_micros(20);
 /// Rings below this size are emptied at once: a millisecond may fill them.
 const SMALL: u64 = 1 << 20;
-/// Larger ones are left to the session until this part of them is full. Whoever empties them on each wake
-/// takes the session's processor, and what it would do waits: the unwind rules of `heap --combined`, say.
+/// Larger ones are left to the session until this part of them is full. Emptying them on each wake would take
+/// the session's processor, and delay its work: the unwind rules of `heap --combined`, say.
 const PART: u64 = 8;
 
 struct Rings {
@@ -122,7 +122,7 @@ impl Drain {
 
     fn move_touches(&self, rings: &Rings) {
         let Some(ring) = &rings.touches else { return };
-        while lock(&self.queue).has_room_for_touches() {
+        while lock(&self.queue).has_space_for_touches() {
             // A failure here means that the ring is gone; what was read is still handled.
             if ring.consume_raw_n(CHUNK) < CHUNK as i32 {
                 break;
@@ -195,7 +195,7 @@ impl Drain {
                 poll::wait(&[self.stop.as_fd()], Some(RETRY));
                 continue;
             }
-            // The session's own thread hears of what fails.
+            // Failures are reported to the session's own thread.
             let Ok(now) = self.drain() else { return };
             // The session may have read before that was moved.
             let _ = self.moved.write(1);
@@ -235,7 +235,7 @@ fn ring_of(
     builder.build().map_err(CaptureError::Ring)
 }
 
-/// The thread that drains while nobody else does; it ends with this.
+/// The thread that drains the rings in the background; it ends with this.
 pub(super) struct Drainer {
     pub(super) drain: Arc<Drain>,
     thread: Option<JoinHandle<()>>,

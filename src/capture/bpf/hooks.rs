@@ -44,7 +44,7 @@ const TABLE: &[Hooks] = &[
     Hooks { since: (0, 0), calls: &[CallHook::Tracepoints, CallHook::RawExit], spares: false },
 ];
 
-/// As the running kernel wants it.
+/// As the running kernel needs them.
 fn hooks() -> &'static Hooks {
     let version = version();
     TABLE.iter().find(|hooks| version >= hooks.since).unwrap_or(&TABLE[TABLE.len() - 1])

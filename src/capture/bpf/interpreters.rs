@@ -1,5 +1,5 @@
-//! The files with interpreters that the kernel's side looks for (bpf/managed.h), written in shared memory; and the
-//! processes that have one already.
+//! The files with interpreters that the BPF programs recognise (bpf/managed.h), written in shared memory; and
+//! the processes that have one already.
 
 use super::counter;
 use super::counts::Counts;
@@ -44,7 +44,7 @@ impl InterpreterTable {
 impl Interpreters for InterpreterTable {
     fn publish(&mut self, file: &InterpreterFile) -> Option<u64> {
         let files: NonNull<Files> = self.files.first();
-        // SAFETY: the mapping is one of these, for the life of `self`; nobody else writes it.
+        // SAFETY: the mapping is one of these, for the life of `self`; nothing else writes it.
         let count = unsafe { AtomicU64::from_ptr(&raw mut (*files.as_ptr()).count) };
         let index = count.load(Ordering::Relaxed);
         if index as usize >= Files::default().file.len() {

@@ -49,7 +49,7 @@ impl KnownTable {
         let version = unsafe { AtomicU64::from_ptr(&raw mut (*entry.as_ptr()).version) };
         version.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // SAFETY: nobody else writes the other fields, and the copy is made and put back whole.
+        // SAFETY: nothing else writes the other fields, and the copy is made and put back whole.
         unsafe {
             let mut copy = entry.read_volatile();
             change(&mut copy);

@@ -1,10 +1,10 @@
 //! Marking the threads of processes that run already.
 //!
-//! The first thread of each target is marked by pidfd, so that a number that was given to another
-//! process is never marked by mistake. A BPF program that visits all tasks then marks the other
-//! threads (PIDFD_THREAD, which could do it from here, is Linux 6.9, and a system call a thread).
-//! Threads that are born meanwhile inherit the mark, unless their parent was not marked yet: so
-//! passes are made until one meets no unmarked thread.
+//! The first thread of each target is marked by pidfd, so that a number that was given to another process is
+//! never marked by mistake. A BPF program that visits all tasks then marks the other threads (PIDFD_THREAD,
+//! which could do it from here, is Linux 6.9, and a system call a thread). Threads that are born meanwhile
+//! inherit the mark, unless their parent was not marked yet: so passes are made until one finds no unmarked
+//! thread.
 
 use super::BpfTracer;
 use super::counter;
@@ -31,7 +31,7 @@ pub struct MarkedThread {
     /// What its events will carry; None for a first thread that has exited while others live on,
     /// and for a process without user memory.
     pub mm: Option<MmKey>,
-    /// mm->brk, when the thread was met.
+    /// mm->brk, when the thread was found.
     pub brk: Option<Addr>,
     pub comm: Vec<u8>,
 }
@@ -45,7 +45,7 @@ impl BpfTracer {
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, CaptureError> {
         let link = self.skel.progs.mark_threads.attach().map_err(CaptureError::Threads)?;
         for _ in 0..MAX_PASSES {
-            let (met, failed) = (self.counts.sum(counter::MARKED), self.counts.sum(counter::UNMARKABLE));
+            let (before, failed) = (self.counts.sum(counter::MARKED), self.counts.sum(counter::UNMARKABLE));
             let mut new_leader = false;
             // In each pass: another thread's execve makes that one the first.
             for &(pid, pidfd) in targets {
@@ -60,7 +60,7 @@ impl BpfTracer {
             if unmarkable > 0 {
                 return Err(CaptureError::Unmarkable { count: unmarkable });
             }
-            if self.counts.sum(counter::MARKED) == met && !new_leader {
+            if self.counts.sum(counter::MARKED) == before && !new_leader {
                 return Ok(bytes.chunks_exact(size_of::<Found>()).filter_map(decode).collect());
             }
         }

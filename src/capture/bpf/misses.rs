@@ -27,7 +27,7 @@ impl Attached {
         self.hooks.push(Hook(own));
     }
 
-    /// Attaches one event's program, with its spares where this kernel wants them ([`wants_spares`]).
+    /// Attaches one event's program, with its spares where this kernel needs them ([`wants_spares`]).
     pub fn attach<'a, 'o: 'a, E>(
         &mut self,
         programs: &[&'a ProgramMut<'o>; 3],

@@ -113,8 +113,8 @@ fn round_ring(bytes: u32) -> u32 {
 /// bpf/vmaudit.bpf.c.
 pub(super) const OBJECT: &str = "vmaudit";
 
-/// Opens the object and sets it up for what is asked; of the programs for the exits of calls, all that this
-/// kernel may need are there.
+/// Opens the object and configures it; of the programs for the exits of calls, all that this kernel may need
+/// are there.
 pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
     let mut open = object::open(skel::VmauditSkelBuilder::default())?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
@@ -255,8 +255,8 @@ impl BpfTracer {
         Ok(Some(counters))
     }
 
-    /// True where a traced task became one that the user may not look into. How often is not said: that
-    /// is not his to know.
+    /// True where a traced task became one that the user may not inspect. How often is not reported: the user
+    /// may not know it.
     fn has_hidden(&self) -> bool {
         self.counts.sum(counter::HIDDEN) > 0
     }
@@ -274,14 +274,14 @@ impl BpfTracer {
         }
     }
 
-    /// To be called just before vmaudit exits. The kernel takes tens of milliseconds to let go of
-    /// each tracepoint (it waits for RCU grace periods), and whoever holds the last descriptor
-    /// waits: let that be a child that lives until its parent is gone, not the user.
+    /// To be called just before vmaudit exits. The kernel takes tens of milliseconds to let go of each
+    /// tracepoint (it waits for RCU grace periods), and the process that holds the last descriptor waits:
+    /// that is a child that lives until its parent is gone, so that the user need not wait.
     pub fn detach_in_background(self) {
         leave_to_a_child((self.links, self.skel));
     }
 
-    /// Where the kernel's side learns which stacks it need not send.
+    /// Publishes to the BPF programs which stacks they need not send.
     ///
     /// # Errors
     /// When the kernel does not map the table.
@@ -289,7 +289,7 @@ impl BpfTracer {
         Ok(Box::new(KnownTable::of(&self.skel.maps.known_stacks)?))
     }
 
-    /// Where the kernel's side learns of interpreters.
+    /// Publishes interpreters to the BPF programs.
     ///
     /// # Errors
     /// When the kernel does not map the table.
@@ -324,8 +324,8 @@ pub fn leave_to_a_child<T>(holds_descriptors: T) {
     let Ok(parent) = pidfd::open(std::process::id() as i32) else { return };
     // SAFETY: between fork and _exit the child makes only async-signal-safe calls.
     if unsafe { libc::fork() } == 0 {
-        // SAFETY: plain system calls; nobody may wait for the end of an output that this
-        // child still holds, and no terminal signal is meant for it.
+        // SAFETY: plain system calls; no reader may wait for the end of an output that this child still
+        // holds, and it must not get signals of the terminal.
         unsafe {
             libc::setsid();
             for fd in 0..=2 {

@@ -106,7 +106,7 @@ impl Queue {
         self.calls.left() >= self.limit
     }
 
-    pub(super) fn has_room_for_touches(&self) -> bool {
+    pub(super) fn has_space_for_touches(&self) -> bool {
         self.touches.left() < self.limit
     }
 
@@ -131,7 +131,7 @@ impl Queue {
             self.calls.push(record);
             return;
         }
-        // In the ring they take up more than they are: there are a few sizes for all.
+        // In the ring they take more space than they have bytes: records come in a small number of sizes.
         let record =
             record::read(record).map_or(record, |(_, stack)| &record[..size_of::<Record>() + stack.len()]);
         if record.len() == size_of::<Record>() || self.calls.left() < self.limit / 2 {

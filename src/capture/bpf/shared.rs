@@ -14,7 +14,7 @@ pub(in crate::capture) struct SharedArray {
     bytes: NonZeroUsize,
 }
 
-// SAFETY: the mapping belongs to this alone; who takes a pointer into it answers for the access.
+// SAFETY: the mapping belongs to this alone; users of a pointer into it are responsible for the access.
 unsafe impl Send for SharedArray {}
 // SAFETY: as above.
 unsafe impl Sync for SharedArray {}

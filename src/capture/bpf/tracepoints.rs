@@ -33,25 +33,25 @@ pub fn page_fault_ids() -> Vec<(&'static str, u64)> {
     ids(TracepointSet { prefix: "exceptions/", names: &["page_fault_user", "page_fault_kernel"] })
 }
 
-fn ids(wanted: TracepointSet<'_>) -> Vec<(&'static str, u64)> {
+fn ids(set: TracepointSet<'_>) -> Vec<(&'static str, u64)> {
     for root in tracefs::ROOTS {
-        let found = read_ids(root, wanted);
+        let found = read_ids(root, set);
         if !found.is_empty() {
             return found;
         }
     }
-    ids_from_private_mount(wanted).unwrap_or_default()
+    ids_from_private_mount(set).unwrap_or_default()
 }
 
-fn read_ids(root: &str, wanted: TracepointSet<'_>) -> Vec<(&'static str, u64)> {
+fn read_ids(root: &str, set: TracepointSet<'_>) -> Vec<(&'static str, u64)> {
     let id = |name: &&'static str| {
-        let id = tracefs::id(root, &format!("{}{name}", wanted.prefix)).ok()?;
+        let id = tracefs::id(root, &format!("{}{name}", set.prefix)).ok()?;
         Some((*name, id))
     };
-    wanted.names.iter().filter_map(id).collect()
+    set.names.iter().filter_map(id).collect()
 }
 
-fn ids_from_private_mount(wanted: TracepointSet<'_>) -> io::Result<Vec<(&'static str, u64)>> {
+fn ids_from_private_mount(set: TracepointSet<'_>) -> io::Result<Vec<(&'static str, u64)>> {
     if !tracefs_may_be_mounted() {
         return Ok(Vec::new());
     }
@@ -61,7 +61,7 @@ fn ids_from_private_mount(wanted: TracepointSet<'_>) -> io::Result<Vec<(&'static
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop(reader);
-            let _ = send_ids(writer, wanted);
+            let _ = send_ids(writer, set);
             // SAFETY: _exit has no preconditions.
             unsafe { libc::_exit(0) }
         }
@@ -72,17 +72,17 @@ fn ids_from_private_mount(wanted: TracepointSet<'_>) -> io::Result<Vec<(&'static
             waitpid(child, None)?;
             let pair = |line: &str| {
                 let (name, id) = line.split_once(' ')?;
-                Some((*wanted.names.iter().find(|known| **known == name)?, id.parse().ok()?))
+                Some((*set.names.iter().find(|known| **known == name)?, id.parse().ok()?))
             };
             Ok(text.lines().filter_map(pair).collect())
         }
     }
 }
 
-fn send_ids(writer: OwnedFd, wanted: TracepointSet<'_>) -> io::Result<()> {
+fn send_ids(writer: OwnedFd, set: TracepointSet<'_>) -> io::Result<()> {
     tracefs::mount_privately()?;
     let mut out = File::from(writer);
-    for (name, id) in read_ids(tracefs::ROOTS[0], wanted) {
+    for (name, id) in read_ids(tracefs::ROOTS[0], set) {
         writeln!(out, "{name} {id}")?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Placing the probes, from any thread: system calls on descriptors, and nothing of libbpf's.
 //!
-//! A probe belongs to a file, not to a process: it can be placed before the file is mapped anywhere,
-//! and is there in every process that maps it (the BPF programs tell the traced ones).
+//! A probe belongs to a file, not to a process: it can be placed before the file is mapped anywhere, and is
+//! there in every process that maps it (the BPF programs select the traced ones).
 
 use super::ProbeFunction;
 use crate::model::Pid;
@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 /// How functions are probed, by what the kernel can do.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// Linux 6.13: entry and return of many functions at once, the return only where it is wanted.
+    /// Linux 6.13: entry and return of many functions at once, the return only where requested.
     Session(OwnedFd),
     /// Linux 6.6: entries of many functions at once, and returns.
     Multi { entries: OwnedFd, returns: OwnedFd },
@@ -115,7 +115,7 @@ impl Prober {
         if count > MAX_FUNCTIONS - first {
             return Err(ProbeError::TooMany(MAX_FUNCTIONS));
         }
-        // Before the probes: the program looks there at the first hit.
+        // Before the probes: the program reads it at the first hit.
         for (index, (_, function)) in (first..).zip(request.functions) {
             self.write(index, function).map_err(ProbeError::Table)?;
         }
@@ -233,7 +233,7 @@ pub(in crate::capture) struct Many<'a> {
 }
 
 impl Many<'_> {
-    /// Functions: file offset, cookie; whether their return is wanted says `attach`.
+    /// Functions: file offset, cookie; whether their return is probed depends on `attach`.
     pub(in crate::capture) fn link(&self, functions: &[(u64, u64, bool)]) -> io::Result<OwnedFd> {
         let offsets: Vec<libc::c_ulong> = functions.iter().map(|&(offset, _, _)| offset).collect();
         let cookies: Vec<u64> = functions.iter().map(|&(_, cookie, _)| cookie).collect();
@@ -301,7 +301,7 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

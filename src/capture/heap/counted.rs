@@ -52,7 +52,7 @@ impl Counted {
         Ok(Counted { rules: copy(&maps.rules)?, sites: copy(&maps.sites)?, blocks: copy(&maps.blocks)? })
     }
 
-    /// Teaches the rule at an address; `innermost`: of a frame that nothing was called from.
+    /// Publishes the rule at an address; `innermost`: of a frame that nothing was called from.
     ///
     /// # Errors
     /// When the table is full.

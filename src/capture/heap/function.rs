@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_codes_where_the_program_looks_for_them() {
+    fn the_table_has_codes_where_the_program_expects_them() {
         let function = ProbeFunction {
             size: Where::Argument(3),
             result: Where::Pointee(1),

@@ -1,5 +1,5 @@
-//! Probes on the functions of allocators (bpf/heap.bpf.c), beside the tracer of mappings: both write
-//! into its rings, so that records of both come in one order, and both follow the same threads.
+//! Probes on the functions of allocators (bpf/heap.bpf.c), next to the tracer of mappings: both write into
+//! its rings, so that records of both come in one order, and both follow the same threads.
 
 pub(super) mod attach;
 pub mod counted;
@@ -40,11 +40,11 @@ pub struct HeapConfig {
     /// Count in the kernel, by stack ([`Counted`]).
     pub combined: bool,
     /// Which ways to try: for tests, and for kernels whose best one does not work.
-    pub way: WayWanted,
+    pub way: AttachMethod,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum WayWanted {
+pub enum AttachMethod {
     #[default]
     Best,
     Multi,
@@ -74,7 +74,7 @@ pub struct HeapCounters {
 pub struct HeapTracer {
     skel: skel::HeapSkel<'static>,
     prober: Arc<Prober>,
-    /// What tells the kernel's side which address spaces are new ones.
+    /// The programs that report new address spaces to the heap's BPF programs.
     _combined: Vec<Link>,
     /// The programs that do.
     spaces: Attached,
@@ -91,9 +91,9 @@ impl HeapTracer {
     pub fn start(tracer: &BpfTracer, config: &HeapConfig) -> Result<HeapTracer, CaptureError> {
         let mut refused = Vec::new();
         let ways = match config.way {
-            WayWanted::Best => &Kind::ALL[..],
-            WayWanted::Multi => &[Kind::Multi],
-            WayWanted::Single => &[Kind::Single],
+            AttachMethod::Best => &Kind::ALL[..],
+            AttachMethod::Multi => &[Kind::Multi],
+            AttachMethod::Single => &[Kind::Single],
         };
         for &kind in ways {
             match load(tracer, config, kind) {
@@ -159,10 +159,10 @@ impl Kind {
 
 /// bpf/heap.bpf.c.
 pub(super) const OBJECT: &str = "heap";
-/// The rings where nobody reads.
+/// The rings that are not read.
 const NO_RING: u32 = 4096;
 
-/// Opens the object and sets it up for what is asked, without `shared` to see what the kernel says to it.
+/// Opens the object and configures it, without `shared` to see what the kernel accepts.
 pub(super) fn prepare(
     shared: Option<&Shared<'_>>,
     config: &HeapConfig,
@@ -299,6 +299,6 @@ fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {
     if copy < 0 {
         return Err(CaptureError::Uprobes(std::io::Error::last_os_error()));
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }

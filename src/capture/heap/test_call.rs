@@ -1,5 +1,5 @@
 //! Whether probes work on this kernel at all: a child of vmaudit's calls a function of vmaudit's own that is
-//! probed as the allocators' are. Asked where nothing else was seen.
+//! probed as the allocators' are. Done where nothing else was seen.
 
 use super::attach::{MAX_FUNCTIONS, Prober, State};
 use super::{Action, HeapTracer, ProbeFunction, Request, Where};
@@ -19,7 +19,7 @@ const FUNCTION: [u8; 4] = [0x48, 0x89, 0xf8, 0xc3];
 #[cfg(target_arch = "aarch64")]
 const FUNCTION: [u8; 4] = [0xc0, 0x03, 0x5f, 0xd6];
 
-/// What it is asked for, and hands out: an address that nobody has.
+/// The size of its request, and its result: an unused address.
 const BYTES: usize = 64;
 
 impl HeapTracer {
@@ -36,7 +36,7 @@ impl HeapTracer {
         let child = match unsafe { fork() }.map_err(failed)? {
             ForkResult::Child => {
                 drop(word);
-                // with what vmaudit's file lends, its user may not look into the child
+                // with what vmaudit's file lends, its user may not inspect the child
                 match crate::rights::give_up_with_only([go.as_fd(), file.as_fd()]) {
                     Ok(()) => call(&go, &file),
                     // SAFETY: _exit takes a number and does not return.
@@ -112,8 +112,8 @@ fn call(go: &OwnedFd, file: &OwnedFd) -> ! {
             file.as_raw_fd(),
             0,
         );
-        let told = libc::read(go.as_raw_fd(), (&raw mut word).cast(), 1);
-        if code == libc::MAP_FAILED || told != 1 {
+        let started = libc::read(go.as_raw_fd(), (&raw mut word).cast(), 1);
+        if code == libc::MAP_FAILED || started != 1 {
             libc::_exit(1);
         }
         let function: extern "C" fn(usize) -> usize = std::mem::transmute(code);

@@ -20,7 +20,7 @@ pub struct CapturedHeap<'a> {
     /// Of a free: the address that it returns to.
     pub caller: Option<Addr>,
     pub stack: Option<StackSample<'a>>,
-    /// With --combined: which state of the address space's code rules are wanted for.
+    /// With --combined: the state of the address space's code for which rules are requested.
     pub code: u64,
 }
 

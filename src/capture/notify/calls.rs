@@ -6,7 +6,7 @@ use crate::sys::abi::{
     SYS_MAP_SHADOW_STACK,
 };
 
-/// System calls to be notified, beside the exits.
+/// System calls to be notified, in addition to the exits.
 pub const NUMBERS: &[i32] = &{
     let mut all = [0; EVERYWHERE.len() + HERE.len()];
     let (common, own) = all.split_at_mut(EVERYWHERE.len());

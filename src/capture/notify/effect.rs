@@ -19,7 +19,7 @@ pub enum Expected {
     /// As `Known`, if it runs in its turn: not after what the others do next. What it has changed in the range
     /// after all is seen once it is over.
     Settles(i64, AddrRange),
-    /// A mapping of `len` bytes: at `place`, or wherever there is room.
+    /// A mapping of `len` bytes: at `place`, or wherever there is space.
     Map {
         place: Option<u64>,
         hint: u64,
@@ -28,8 +28,8 @@ pub enum Expected {
         access: u64,
         /// What was at `place`.
         before: Option<Vma>,
-        /// How the mapping will look there, as far as arguments tell.
-        wanted: Replacement,
+        /// The mapping that will be there, as far as the arguments say.
+        replacement: Replacement,
         huge: bool,
     },
     /// Nothing from `first` (the first mapped address) to `range`'s end.
@@ -71,7 +71,7 @@ pub enum Replacement {
         offset: u64,
         inode: Option<u64>,
     },
-    /// Arguments tell too little.
+    /// The arguments say too little.
     Any,
 }
 
@@ -119,7 +119,7 @@ pub enum Outcome {
     /// It may still be on its way.
     Pending,
     Done(Effect),
-    /// It cannot be told; the shadow has been renewed from what the kernel shows.
+    /// It is not known; the shadow has been renewed from the kernel's maps.
     Unknown,
     Gone,
 }
@@ -128,7 +128,7 @@ fn done(ret: i64) -> Outcome {
     Outcome::Done(Effect::of(ret))
 }
 
-/// What is new was not made by a refused call: it cannot be told.
+/// What is new was not made by a refused call: the outcome is not known.
 pub fn refused_after(ret: i64, in_part: Vec<Change>) -> Outcome {
     if in_part.iter().any(|change| matches!(change, Change::Mapped(_))) {
         return Outcome::Unknown;
@@ -137,9 +137,9 @@ pub fn refused_after(ret: i64, in_part: Vec<Change>) -> Outcome {
 }
 
 impl Expected {
-    /// Looks whether it has come about.
+    /// Checks whether it has taken effect.
     pub fn check(&self, view: &mut View<'_>, over: Over) -> Outcome {
-        self.look(view, over).unwrap_or(Outcome::Gone)
+        self.compare(view, over).unwrap_or(Outcome::Gone)
     }
 
     /// Where it may change something, as far as its arguments say.
@@ -160,14 +160,14 @@ impl Expected {
         }
     }
 
-    fn look(&self, view: &mut View<'_>, over: Over) -> Result<Outcome, Gone> {
+    fn compare(&self, view: &mut View<'_>, over: Over) -> Result<Outcome, Gone> {
         let returned = over == Over::Surely;
         let settled = |ret: i64| if over == Over::NotYet { Outcome::Pending } else { done(ret) };
         Ok(match self {
             Expected::Known(ret) => done(*ret),
             Expected::Settles(ret, range) if returned => return view.refused_in(*ret, &[*range]),
             Expected::Settles(ret, _) => settled(*ret),
-            Expected::Map { .. } => return self.look_for_mapping(view, over),
+            Expected::Map { .. } => return self.find_mapping(view, over),
             Expected::Unmap { range, first } => match view.maps.from(*first)? {
                 Some(vma) if vma.area.start < range.end.0 => {
                     return self.refused(REFUSED, view, returned);
@@ -184,13 +184,13 @@ impl Expected {
                 }
                 _ => return self.refused(REFUSED, view, returned),
             },
-            Expected::Remap { .. } => return self.look_for_moved(view, returned),
+            Expected::Remap { .. } => return self.find_moved(view, returned),
             Expected::Brk { from, to } => {
                 let (old, new) = (from.next_multiple_of(PAGE), to.next_multiple_of(PAGE));
                 let range = break_range(*from, *to);
                 match new > old {
                     true if view.shadow.is_free(range) && view.is_mapped(range, None)? => {
-                        view.learn(range)?;
+                        view.reread(range)?;
                         done(*to as i64)
                     }
                     false if view.is_free_now(range)? => {
@@ -274,16 +274,16 @@ impl Expected {
         if returned { view.refused_in(ret, &self.ranges()) } else { Ok(Outcome::Pending) }
     }
 
-    fn look_for_mapping(&self, view: &mut View<'_>, over: Over) -> Result<Outcome, Gone> {
+    fn find_mapping(&self, view: &mut View<'_>, over: Over) -> Result<Outcome, Gone> {
         let returned = over == Over::Surely;
-        let Expected::Map { place, hint, len, offset, access, before, wanted, huge } = self else {
+        let Expected::Map { place, hint, len, offset, access, before, replacement, huge } = self else {
             return Ok(Outcome::Unknown);
         };
         if let Some(place) = *place {
             let end = place + len;
-            // Where it looked like this before, only its end tells that it was done; that it was not
-            // refused is then taken from what it would look like. The VMA may be cut already, but not yet
-            // replaced.
+            // Where the VMA was the same before, only the call's return shows that it is done; that it was
+            // not refused is then derived from the VMA that it would make. The VMA may be cut already, but
+            // not yet replaced.
             let came = |vma: &Vma| {
                 let same = |before: &Vma| {
                     before.shows_the_same(vma, place) && (before.area.end >= end || vma.area.end < end)
@@ -295,7 +295,7 @@ impl Expected {
                 false => None,
             };
             return match vma {
-                Some(vma) if came(&vma) || over != Over::NotYet && wanted.may_be(&vma, place) => {
+                Some(vma) if came(&vma) || over != Over::NotYet && replacement.may_be(&vma, place) => {
                     Ok(mapped(view.shadow, place, *len, vma))
                 }
                 // It may have unmapped before it failed.
@@ -334,7 +334,7 @@ impl Expected {
         })
     }
 
-    fn look_for_moved(&self, view: &mut View<'_>, returned: bool) -> Result<Outcome, Gone> {
+    fn find_moved(&self, view: &mut View<'_>, returned: bool) -> Result<Outcome, Gone> {
         let Expected::Remap { old, new_len, place, keeps_old, before } = self else {
             return Ok(Outcome::Unknown);
         };
@@ -348,18 +348,19 @@ impl Expected {
                 Some(_) if !keeps_old => view.is_free_now(*old)?,
                 Some(vma) => {
                     let came = before.as_ref().is_none_or(|before| !before.shows_the_same(&vma, place));
-                    // It looked like this before: only that it would look like this now is left to go by.
-                    let looks_so = |source: Vma| {
+                    // The target was the same before: the only evidence is that the source would look the
+                    // same.
+                    let is_equal = |source: Vma| {
                         let there = Vma { area: ShadowVma { start: place, ..source.area }, ..source };
                         there.shows_the_same(&vma, place)
                     };
-                    (came || returned && view.maps.at(start)?.is_some_and(looks_so))
+                    (came || returned && view.maps.at(start)?.is_some_and(is_equal))
                         && view.all_are_there(*old, target, returned)?
                 }
             };
             if has_moved {
-                view.learn(*old)?;
-                view.learn(target)?;
+                view.reread(*old)?;
+                view.reread(target)?;
                 return Ok(done(place as i64));
             }
             if !returned {
@@ -385,7 +386,7 @@ impl Expected {
                 && view.shadow.is_free(growth)
                 && view.is_mapped(growth, None)?
             {
-                view.learn(growth)?;
+                view.reread(growth)?;
                 return Ok(done(start as i64));
             }
             return if returned { view.refused_anywhere(REFUSED, &[*old]) } else { Ok(Outcome::Pending) };
@@ -396,8 +397,8 @@ impl Expected {
         Ok(match came {
             Some(range) => {
                 let place = range.start.0;
-                view.learn(*old)?;
-                view.learn(*range)?;
+                view.reread(*old)?;
+                view.reread(*range)?;
                 done(place as i64)
             }
             None if returned => return view.refused_anywhere(REFUSED, &[*old]),
@@ -422,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_page_is_told_from_a_cut_vma() {
+    fn a_replaced_page_is_distinguished_from_a_cut_vma() {
         let file = crate::model::MappingFile { major: 8, minor: 1, inode: 7 };
         let area = |start, end| ShadowVma { start, end, access: 3 };
         let vma = |area, offset, file| Vma { area, offset, file, is_shared: false, name: Vec::new() };

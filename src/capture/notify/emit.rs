@@ -77,28 +77,28 @@ pub struct StackEnd {
     pub control_block: u64,
 }
 
-/// A thread is reported before it has quite come to rest. How often it is asked at once where it is, and for how
-/// long more and more rarely: others may have the processor that it needs for it.
-const ASK_AT_ONCE: usize = 200;
+/// A thread's call is notified shortly before the thread sleeps. How often it is checked immediately, and for
+/// how long at increasing intervals: other threads may use the processor that it needs.
+const IMMEDIATE_CHECKS: usize = 200;
 const COMES_TO_REST: Duration = Duration::from_millis(100);
 const FIRST_NAP: Duration = Duration::from_micros(50);
 
 /// The thread's stack pointer in the call that it waits in.
 pub fn stack_pointer(thread: &Thread) -> Option<u64> {
     let begun = Instant::now();
-    let (mut asked, mut nap) = (0, FIRST_NAP);
+    let (mut checks, mut nap) = (0, FIRST_NAP);
     loop {
         match thread.place() {
             peek::Place::Blocked { sp, .. } => return Some(sp).filter(|&sp| sp != 0),
             peek::Place::Gone => return None,
-            peek::Place::Running if asked < ASK_AT_ONCE => std::thread::yield_now(),
+            peek::Place::Running if checks < IMMEDIATE_CHECKS => std::thread::yield_now(),
             peek::Place::Running if begun.elapsed() < COMES_TO_REST => {
                 std::thread::sleep(nap);
                 nap *= 2;
             }
             peek::Place::Running => return None,
         }
-        asked += 1;
+        checks += 1;
     }
 }
 
@@ -111,11 +111,11 @@ pub fn copy_stack(record: &mut Record, end: StackEnd, most: u64) -> Vec<u8> {
             to = nearer;
         }
     }
-    let wanted = if to > sp { to - sp } else { crate::model::PAGE - sp % crate::model::PAGE };
-    if to > sp && wanted <= most {
+    let available = if to > sp { to - sp } else { crate::model::PAGE - sp % crate::model::PAGE };
+    if to > sp && available <= most {
         record.flags |= flag::STACK_FULL;
     }
-    let mut bytes = vec![0; wanted.min(most) as usize];
+    let mut bytes = vec![0; available.min(most) as usize];
     let read = peek::read_memory(record.tid as Tid, sp, &mut bytes);
     if read < bytes.len() {
         record.flags &= !flag::STACK_FULL;

@@ -1,5 +1,5 @@
-//! execve: whether it has begun another program, or was refused, is not delivered. What says so is who
-//! is left of the process' threads, and what address space it lives in.
+//! execve: whether it has begun another program, or was refused, is not delivered. It is derived from the
+//! threads that are left of the process, and from its address space.
 
 use super::emit::TaskKey;
 use super::peek;
@@ -77,7 +77,7 @@ impl<C: HeldCalls> Server<C> {
             return Came::NotYet;
         }
         let Some(space) = self.tasks.spaces.get_mut(&old) else { return Came::NewProgram };
-        // The old address space is gone, unless others live in it, or somebody looks at it just now.
+        // The old address space is gone, unless other tasks use it, or another process has it open just now.
         if space.maps.from(0).is_err() {
             return Came::NewProgram;
         }
@@ -125,7 +125,7 @@ impl<C: HeldCalls> Server<C> {
         self.records.event(record, &[]);
     }
 
-    /// Programs that make no notified call (32-bit ones, say) are told of all the same.
+    /// Programs that make no notified call (32-bit ones, say) are reported all the same.
     pub fn finish_overdue_execs(&mut self) {
         let executing = self.tasks.processes.iter().filter_map(|(&pid, p)| Some((pid, p.executing?)));
         let overdue: Vec<(Pid, Executing)> =
@@ -136,7 +136,7 @@ impl<C: HeldCalls> Server<C> {
             let in_exec = match place(tid).filter(|place| *place != peek::Place::Gone).or_else(|| place(pid))
             {
                 Some(peek::Place::Blocked { nr, .. }) => nr == entry,
-                // Not by the clock: it may not have been let run. That it cannot be told says nothing.
+                // Not by the clock: it may not have been scheduled. An unknown time proves nothing.
                 Some(peek::Place::Running) => peek::processor_time(tid)
                     .or_else(|| peek::processor_time(pid))
                     .is_none_or(|now| now.saturating_sub(ran) < SURELY_OVER),

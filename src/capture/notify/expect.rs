@@ -37,16 +37,19 @@ impl Expected {
         let huge = flags & MAP_HUGETLB != 0;
         let odd = huge || flags & MAP_32BIT != 0;
         let before = if fixed && shadow.covers(range) { maps.at(addr).ok().flatten() } else { None };
-        let wanted = match (before.is_some(), flags & MAP_ANONYMOUS != 0, flags & MAP_TYPE == MAP_PRIVATE) {
-            (false, ..) => Replacement::Any,
-            _ if huge => Replacement::Any,
-            (_, true, true) => Replacement::Anonymous,
-            // A file of its own: no other looks like it.
-            (_, true, false) => Replacement::File { shared: true, offset: 0, inode: Some(0) },
-            (_, false, private) => {
-                Replacement::File { shared: !private, offset, inode: peek::inode_of(tid, descriptor as i32) }
-            }
-        };
+        let replacement =
+            match (before.is_some(), flags & MAP_ANONYMOUS != 0, flags & MAP_TYPE == MAP_PRIVATE) {
+                (false, ..) => Replacement::Any,
+                _ if huge => Replacement::Any,
+                (_, true, true) => Replacement::Anonymous,
+                // A file of its own: no other mapping has it.
+                (_, true, false) => Replacement::File { shared: true, offset: 0, inode: Some(0) },
+                (_, false, private) => Replacement::File {
+                    shared: !private,
+                    offset,
+                    inode: peek::inode_of(tid, descriptor as i32),
+                },
+            };
         Expected::Map {
             place: fixed.then_some(addr),
             // round_hint_to_min, mm/mmap.c
@@ -55,7 +58,7 @@ impl Expected {
             offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { offset },
             access,
             before,
-            wanted,
+            replacement,
             huge,
         }
     }

@@ -114,7 +114,7 @@ impl NotifyReader<'_> {
 
 impl EventSource for NotifyReader<'_> {
     fn poll(&mut self) -> Result<(), CaptureError> {
-        self.queue.ask();
+        self.queue.request();
         self.drain();
         Ok(())
     }
@@ -143,8 +143,8 @@ impl EventSource for NotifyReader<'_> {
         self.queue.trouble()
     }
 
-    /// The keeper must not begin to receive before the server has ended: of two, one would wait in the
-    /// kernel for a call that the other has, and answer nobody meanwhile.
+    /// The keeper must not begin to receive before the server has ended: of two, one would wait in the kernel
+    /// for a call that the other has, and answer none meanwhile.
     fn stop(&mut self) {
         self.queue.stop_serving(LET_GO);
     }

@@ -1,5 +1,5 @@
-//! Looking at a thread that waits in a call, and at its address space: through /proc, without
-//! ptrace and without stopping anything.
+//! Inspects a thread that waits in a call, and its address space: through /proc, without ptrace and without
+//! stopping anything.
 
 use super::shadow::ShadowVma;
 use crate::model::{AddrRange, Mapping, MappingFile, Pid, Sharing, Tid};
@@ -137,9 +137,9 @@ impl Maps {
     }
 }
 
-/// Where others probe the program, a page comes into being at the first hit, in the middle of any call
-/// or of none, and no child inherits it (xol_add_vma, kernel/events/uprobes.c; `[uprobes-trampoline]` is
-/// of the architecture's). The report learns of it when it looks.
+/// Where others probe the program, a page comes into being at the first hit, in the middle of any call or of
+/// none, and no child inherits it (xol_add_vma, kernel/events/uprobes.c; `[uprobes-trampoline]` is of the
+/// architecture's). The report gets it from the snapshot.
 fn is_probes(name: &[u8]) -> bool {
     name.starts_with(b"[uprobes")
 }
@@ -165,7 +165,7 @@ pub enum Place {
     Gone,
 }
 
-/// What is asked of one thread again and again.
+/// The files that are read of one thread again and again.
 pub struct Thread {
     tid: Tid,
     /// None where there was no descriptor left.
@@ -260,8 +260,8 @@ pub fn family(tid: Tid) -> Option<(Pid, Pid)> {
     Some((field(b"Tgid:")?, field(b"PPid:")?))
 }
 
-/// The processes that a thread started and that it has not waited for. None where the kernel does
-/// not tell (CONFIG_PROC_CHILDREN).
+/// The processes that a thread started and that it has not waited for. None where the kernel does not list
+/// them (CONFIG_PROC_CHILDREN).
 pub fn children(pid: Pid, tid: Tid) -> Option<Vec<Pid>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok()?;
     Some(text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect())
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_told_from_who_is_not_let_run() {
+    fn a_sleeping_thread_is_distinguished_from_one_that_is_not_scheduled() {
         let status = |state: &str| {
             format!(
                 "Name:\tx\nState:\t{state}\nTgid:\t7\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t9\n"

@@ -16,10 +16,10 @@ const WAKE: usize = 1 << 20;
 struct Waiting {
     records: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// There is a server: it tells, and may hold calls.
+    /// There is a server: it reports, and may hold calls.
     serves: bool,
-    /// Asked to tell what it can: how often, and how often it has.
-    asked: u64,
+    /// How often the server was requested to report, and how often it has done so.
+    requests: u64,
     settled: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Queue {
     /// Readable when the server is to settle or to stop.
     pub call: EventFd,
     pub stop: AtomicBool,
-    /// Calls whose results are not told yet.
+    /// Calls whose results are not reported yet.
     pub unsettled: AtomicBool,
     pub seen: AtomicU64,
     pub without_stack: AtomicU64,
@@ -80,7 +80,7 @@ impl Queue {
         self.lock().serves = true;
     }
 
-    /// Server: adds a record; waits for room.
+    /// Server: adds a record; waits for space.
     pub fn push(&self, record: Vec<u8>) {
         let mut waiting = self.lock();
         while waiting.bytes >= self.capacity && !self.stop.load(Ordering::Relaxed) {
@@ -104,47 +104,47 @@ impl Queue {
         std::mem::take(&mut waiting.records)
     }
 
-    /// Reader: asks the server to tell what it can, unless it has not come to the last request yet.
-    pub fn ask(&self) {
+    /// Reader: requests the server to report what it can, unless the last request is still pending.
+    pub fn request(&self) {
         let mut waiting = self.lock();
-        if waiting.settled == waiting.asked {
-            self.ask_of(&mut waiting);
+        if waiting.settled == waiting.requests {
+            self.request_of(&mut waiting);
         }
     }
 
     /// The number of the request; None where there is no server.
-    fn ask_of(&self, waiting: &mut Waiting) -> Option<u64> {
+    fn request_of(&self, waiting: &mut Waiting) -> Option<u64> {
         if !waiting.serves {
             return None;
         }
-        waiting.asked += 1;
+        waiting.requests += 1;
         let _ = self.call.write(1);
-        Some(waiting.asked)
+        Some(waiting.requests)
     }
 
-    /// Reader: asks the server to tell what it can, and waits for that, at most `limit`. Meanwhile the
-    /// queue may fill: the caller takes, and asks again.
+    /// Reader: requests the server to report what it can, and waits for that, at most `limit`. Meanwhile the
+    /// queue may fill: the caller reads it, and requests again.
     pub fn settle(&self, limit: Duration) {
         let mut waiting = self.lock();
-        let Some(wanted) = self.ask_of(&mut waiting) else { return };
-        let ready = |w: &mut Waiting| w.serves && w.settled < wanted && w.bytes < self.capacity;
+        let Some(request) = self.request_of(&mut waiting) else { return };
+        let ready = |w: &mut Waiting| w.serves && w.settled < request && w.bytes < self.capacity;
         let guard = self.changed.wait_timeout_while(waiting, limit, ready);
         drop(guard.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Server: how often it was asked. To be had before it settles, and given back afterwards.
-    pub fn asked(&self) -> u64 {
+    /// Server: the number of requests so far. To be read before it settles, and passed to `settled`
+    /// afterwards.
+    pub fn requests(&self) -> u64 {
         let _ = self.call.read();
-        self.lock().asked
+        self.lock().requests
     }
 
-    pub fn settled(&self, asked: u64) {
-        self.lock().settled = asked;
+    pub fn settled(&self, requests: u64) {
+        self.lock().settled = requests;
         self.changed.notify_all();
     }
 
-    /// Reader: nobody is to be served any more; waits until that is so, at most `limit`. What is not
-    /// read by then is not wanted.
+    /// Reader: ends the server, and waits for that, at most `limit`. What is not read by then is dropped.
     pub fn stop_serving(&self, limit: Duration) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.call.write(1);
@@ -153,7 +153,7 @@ impl Queue {
         drop(guard.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Server: there will be no more, and every call that was received has been let go.
+    /// Server: there will be no more records, and every call that was received has been continued.
     pub fn end(&self) {
         self.lock().serves = false;
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! What the calls that were let go came to.
+//! The results of the calls that were continued.
 
 use super::effect::{Effect, Expected, Outcome, Over};
 use super::peek::{self, Maps, Place};
@@ -10,10 +10,10 @@ use crate::capture::record::{Record, RecordWriter, flag, op};
 use crate::model::{HeldCalls, PAGE, Tid};
 use crate::sys::abi::{MAP_ANONYMOUS, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE};
 
-/// A thread that has run for so long since it was let go, ns, is hardly still in a call that has changed
+/// A thread that has run for so long since it was continued, ns, is hardly still in a call that has changed
 /// nothing. But the kernel takes time in which a virtual machine's processor does not run for the thread's.
 pub const LIKELY_BACK: u64 = 50_000_000;
-/// Longer than any call, or such a pause: those who wait go on. What the call did is compared later.
+/// Longer than any call, or such a pause: waiting calls go on. What the call did is compared later.
 pub const SURELY_BACK: u64 = 2_000_000_000;
 
 /// What says that a call is over.
@@ -29,8 +29,8 @@ enum Evidence {
 }
 
 impl<C: HeldCalls> Server<C> {
-    /// Tells of the call that runs in the address space, if its result is known by now. `returned`:
-    /// it is over.
+    /// Reports the call that runs in the address space, if its result is known by now. `returned`: it is
+    /// over.
     pub fn conclude(&mut self, key: u64, returned: bool) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
         let others_wait = !space.waiting.is_empty();
@@ -85,7 +85,7 @@ impl<C: HeldCalls> Server<C> {
         }
     }
 
-    /// Whether the thread is seen outside of the call, or was let go long ago.
+    /// Whether the thread is seen outside of the call, or was continued long ago.
     fn has_left(&self, running: &InCall, others_wait: bool) -> Evidence {
         let call = &running.call;
         let Some(task) = self.tasks.thread(call.tid) else { return Evidence::Elsewhere };
@@ -101,7 +101,7 @@ impl<C: HeldCalls> Server<C> {
                     .and_then(|then| Some(peek::processor_time(call.tid)?.saturating_sub(then)))
                     .unwrap_or(0);
                 return match ran {
-                    // Nobody is kept: its next call will tell.
+                    // No call waits: the thread's next one will show it.
                     SURELY_BACK.. if others_wait => Evidence::RanVeryLong,
                     LIKELY_BACK.. => Evidence::RanLong,
                     _ => Evidence::None,
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_writes_below_its_stack_has_returned() {
-        // What the thread looks at is its own memory: a buffer stands for a stack.
+        // The thread's memory is the test's own: a buffer serves as the stack.
         let mut stack = vec![7u8; 4096];
         let tid = nix::unistd::gettid().as_raw();
         let sp = stack.as_ptr() as u64 + 2048;

@@ -1,9 +1,8 @@
 //! The thread that serves the target: it takes each notified call, notes it with its stack, lets it
 //! go on, and finds out what it did.
 //!
-//! Calls that may change an address space run one at a time in it. The next one's notification, or a
-//! look at what is mapped, tells that the one before is over. Whatever happens, each call is let go
-//! as it was made.
+//! Calls that may change an address space run one at a time in it. The next one's notification, or the
+//! current maps, show that the one before is over. Whatever happens, each call is continued as it was made.
 
 use super::NotifyConfig;
 use super::calls::{self, Kind};
@@ -23,17 +22,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long to wait before looking again whether a call is over, while another one waits for it.
+/// How long to wait before checking again whether a call is over, while another one waits for it.
 const FIRST_POLL: Duration = Duration::from_micros(50);
 const LAST_POLL: Duration = Duration::from_millis(2);
-/// The same while nobody waits.
+/// The same while no call waits.
 pub const NOBODY_WAITS: Duration = Duration::from_millis(2);
 const NOTHING_RUNS: Duration = Duration::from_secs(1);
-/// How often a thread's name is asked for, ns: it can be changed without a notified call.
+/// How often a thread's name is read, ns: it can be changed without a notified call.
 const NAME_AGE: u64 = 10_000_000;
-/// While calls come one after the other, all else is looked after at least so often.
+/// While calls come one after the other, everything else is handled at least so often.
 const AT_LEAST: Duration = Duration::from_millis(10);
-/// … but looking takes at most one part in so many of the time.
+/// … but polling takes at most one part in so many of the time.
 const POLL_SHARE: u32 = 4;
 /// Calls wait for the one before them until its thread has slept in it for so long, without ever being
 /// woken: what it sleeps for may be waiting for them (a page fault that another thread of the program
@@ -44,7 +43,7 @@ const STUCK_POLL: Duration = Duration::from_secs(1);
 /// When all tasks are gone, their ends are waited for at most so long.
 const LAST_ENDS: Duration = Duration::from_secs(10);
 
-/// What the epoll instance tells: a request of the reader, or the end of the process of that number.
+/// What the epoll instance reports: a request of the reader, or the end of the process of that number.
 const FROM_READER: u64 = 0;
 
 pub struct Server<C> {
@@ -59,7 +58,7 @@ pub struct Server<C> {
     snapshot_duration: Duration,
 }
 
-/// Dropped after the server, also when that fails: the calls that it held have been let go.
+/// Dropped after the server, also when that fails: the calls that it held have been continued.
 struct EndOfServer(Arc<Queue>);
 
 impl Drop for EndOfServer {
@@ -94,8 +93,8 @@ impl<C: HeldCalls> Server<C> {
         })
     }
 
-    /// Until no task is left, or the reader wants no more. Whatever happens, no call is left without an
-    /// answer, and the reader is told.
+    /// Until no task is left, or the reader stops it. Whatever happens, no call is left without an answer,
+    /// and the reader is notified.
     pub fn run(self) {
         let _end = EndOfServer(Arc::clone(&self.queue));
         self.serve();
@@ -160,20 +159,20 @@ impl<C: HeldCalls> Server<C> {
     fn receive(&mut self, timeout: EpollTimeout) {
         let mut ready = [EpollEvent::empty(); 32];
         let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
-        let mut asked = None;
+        let mut requests = None;
         for event in &ready[..count] {
             match event.data() {
-                FROM_READER => asked = Some(self.queue.asked()),
+                FROM_READER => requests = Some(self.queue.requests()),
                 pid => self.process_ended(pid as Pid),
             }
         }
-        if let Some(asked) = asked {
+        if let Some(requests) = requests {
             self.poll_calls();
-            self.queue.settled(asked);
+            self.queue.settled(requests);
         }
     }
 
-    /// Looks whether calls that were let go are over.
+    /// Checks whether calls that were continued are over.
     pub fn poll_calls(&mut self) {
         self.rounds += 1;
         let begun = Instant::now();
@@ -203,7 +202,7 @@ impl<C: HeldCalls> Server<C> {
         self.queue.report_trouble(|| {
             format!(
                 "system call {} of thread {} has slept for {GIVE_UP:?} while other calls waited for it; they went \
-                 on, and what it did may be told wrong",
+                 on, and what it did may be reported wrongly",
                 call.nr, call.tid
             )
         });
@@ -313,7 +312,7 @@ impl<C: HeldCalls> Server<C> {
         self.compare(key);
         let what = match calls::kind(call.nr, &call.args) {
             Kind::ExitGroup => {
-                // Who has not returned yet never will.
+                // A thread that has not returned yet never will.
                 if let Some(space) = self.tasks.spaces.get_mut(&key) {
                     space.to_compare.append(&mut space.unproven);
                 }
@@ -419,7 +418,7 @@ impl<C: HeldCalls> Server<C> {
     }
 }
 
-/// The thread of the call has slept in it for `GIVE_UP` at least. To be asked often.
+/// The thread of the call has slept in it for `GIVE_UP` at least. To be called often.
 fn is_blocked(running: &mut InCall) -> bool {
     let now = Instant::now();
     let seen_at = running.sleeps.map_or(running.since, |sleeps| sleeps.seen_at);
@@ -428,7 +427,7 @@ fn is_blocked(running: &mut InCall) -> bool {
     }
     let switches = peek::sleeping(running.call.tid);
     running.sleeps = Some(match running.sleeps {
-        // Looks that are far apart say nothing of the time between: vmaudit itself may not have run.
+        // Checks that are far apart say nothing of the time between: vmaudit itself may not have run.
         Some(before) if before.switches == switches && switches.is_some() => Sleeps {
             seen_at: now,
             slept: before.slept + (now - before.seen_at).min(STUCK_POLL * 2),

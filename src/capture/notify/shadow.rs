@@ -1,5 +1,5 @@
-//! What an address space looked like after the last call whose result is known: ranges and access
-//! rights. Pure. What a call did is the difference to what the kernel shows afterwards.
+//! The state of an address space after the last call whose result is known: ranges and access rights. Pure.
+//! What a call did is the difference to what the kernel shows afterwards.
 
 use crate::model::addr::page_up;
 use crate::model::{AddrRange, Mapping, PAGE};
@@ -151,9 +151,9 @@ impl Shadow {
         (address < end).then_some(ShadowVma { start, end, access })
     }
 
-    /// Where the kernel would put `len` bytes: the end of the highest gap that holds them, with and
-    /// without the alignment of huge pages (`offset` is the file's). Only likely places: whoever
-    /// uses them looks whether something came to be there.
+    /// Where the kernel would put `len` bytes: the end of the highest gap that holds them, with and without
+    /// the alignment of huge pages (`offset` is the file's). Only likely places: the caller checks what was
+    /// mapped there.
     pub fn likely_places(&self, len: u64, offset: u64) -> Vec<u64> {
         let mut places = Vec::new();
         if len >= HUGE
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_was_refused_midway_is_told_by_its_parts() {
+    fn a_move_that_was_refused_midway_is_recognised_by_its_parts() {
         let shadow = Shadow::of(&[mapping(0x1000, 0x5000, ""), mapping(0x11000, 0x12000, "")]);
         let area = |start, end| ShadowVma { start, end, access: 3 };
         let (old, target) = (AddrRange::new(0x1000, 0x5000), AddrRange::new(0x10000, 0x14000));

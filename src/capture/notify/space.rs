@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A call that was let go and whose result is not known yet.
+/// A call that was continued and whose result is not known yet.
 pub struct InCall {
     pub call: HeldCall,
     pub since: Instant,
@@ -38,7 +38,7 @@ pub struct Sleeps {
 #[derive(Clone, Debug)]
 pub struct Unproven {
     pub tid: Tid,
-    /// Where it may change something, beside what it may map anew.
+    /// Where it may change something, in addition to what it may map anew.
     pub ranges: Vec<AddrRange>,
 }
 
@@ -52,7 +52,7 @@ pub enum QueuedCall {
     Fork,
 }
 
-/// A task that was asked for and has not been met yet.
+/// A task that was requested and has not been seen yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     pub parent: Pid,
@@ -67,7 +67,7 @@ pub struct Space {
     pub running: Option<InCall>,
     /// Calls that were taken for over without proof, as others waited for them.
     pub unproven: Vec<Unproven>,
-    /// Some of those are over. What they did after all, nobody has told.
+    /// Some of those are over, and their effects are not reported yet.
     pub to_compare: Vec<Unproven>,
     /// Calls that wait for that one's end.
     pub waiting: VecDeque<HeldCall>,
@@ -77,7 +77,7 @@ pub struct Space {
     pub brk: u64,
     /// Where the first thread's stack begins: arguments and environment lie above.
     pub arguments: u64,
-    /// Of a 32-bit program: its calls change what nobody is told of.
+    /// Of a 32-bit program: not all of its calls are notified.
     pub is_32_bit: bool,
     /// Its process is held at its end: nothing may change any more.
     pub closed: bool,

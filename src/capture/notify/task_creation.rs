@@ -1,4 +1,4 @@
-//! New threads and processes: asked for by clone, met at their first call or in a list of children.
+//! New threads and processes: requested by clone, seen at their first call or in a list of children.
 
 use super::calls::{self, NewTask};
 use super::emit::TaskKey;
@@ -13,7 +13,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Tasks that were asked for and never seen, kept at most.
+/// Tasks that were requested and never seen, kept at most.
 const MAX_BEGUN: usize = 4096;
 /// Where the kernel does not list children, a child's first call is waited for so long.
 const CHILD_SPEAKS: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ impl<C: HeldCalls> Server<C> {
             return None;
         }
         if self.tasks.processes.contains_key(&pid) {
-            self.met_thread(pid, tid);
+            self.saw_thread(pid, tid);
             return Some(pid);
         }
         if pid == self.tasks.main {
@@ -40,7 +40,7 @@ impl<C: HeldCalls> Server<C> {
         }
         let begun = self.find_begun_process(pid, parent);
         match begun {
-            Some(begun) if self.config.follow_forks => self.met_process(pid, begun),
+            Some(begun) if self.config.follow_forks => self.saw_process(pid, begun),
             Some(_) => {}
             None => self.missed_task(),
         }
@@ -65,7 +65,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// A thread's first call.
-    fn met_thread(&mut self, pid: Pid, tid: Tid) {
+    fn saw_thread(&mut self, pid: Pid, tid: Tid) {
         if tid == pid && self.tasks.processes.get(&pid).is_some_and(|p| p.executing.is_some()) {
             // Another thread's execve has given it the leader's number.
             self.tasks.add_thread(tid, pid, 0);
@@ -97,7 +97,7 @@ impl<C: HeldCalls> Server<C> {
         self.records.event(record, &[]);
     }
 
-    /// What asked for a process that is met for the first time.
+    /// The call that requested a process that is seen for the first time.
     fn find_begun_process(&mut self, pid: Pid, parent: Pid) -> Option<Begun> {
         let begun = &self.tasks.begun;
         let of_parent: Vec<usize> =
@@ -119,7 +119,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// A new process: shares its parent's address space, or has a copy.
-    fn met_process(&mut self, pid: Pid, begun: Begun) {
+    fn saw_process(&mut self, pid: Pid, begun: Begun) {
         let Some(parent) = self.tasks.spaces.get_mut(&begun.space) else {
             self.missed_task();
             return;
@@ -170,7 +170,7 @@ impl<C: HeldCalls> Server<C> {
         self.dispatch_next(begun.space);
     }
 
-    /// What a call that makes a task asks for.
+    /// What a call that creates a task requests.
     pub fn new_task(&self, call: &HeldCall) -> NewTask {
         let read = |at: u64, into: &mut [u8]| peek::read_memory(call.tid, at, into);
         let new = calls::new_task(call.nr, &call.args, read);
@@ -206,7 +206,7 @@ impl<C: HeldCalls> Server<C> {
         }
     }
 
-    /// Looks for the child that this call made. False: there is none, or it cannot be seen.
+    /// Searches for the child that this call created. False: there is none, or it cannot be seen.
     fn adopt_child(&mut self, begun: Begun) -> bool {
         let children = peek::children(begun.parent, begun.parent_tid).unwrap_or_default();
         // Those that have ended stay in the list until they are waited for.
@@ -217,15 +217,15 @@ impl<C: HeldCalls> Server<C> {
         };
         let Some(&child) = children.iter().find(is_new) else { return false };
         if self.config.follow_forks {
-            self.met_process(child, begun);
+            self.saw_process(child, begun);
         } else {
             self.tasks.passed.insert(child);
         }
         true
     }
 
-    /// A process has begun another program. Children that it asked for before, and that have made no call
-    /// yet, live in what it leaves, or have a copy: they come first.
+    /// A process has begun another program. Children that it requested before, and that have made no call
+    /// yet, use the address space that it leaves, or have a copy: they come first.
     pub fn adopt_earlier_children(&mut self, pid: Pid) {
         let (unmet, others): (Vec<Begun>, Vec<Begun>) = std::mem::take(&mut self.tasks.begun)
             .into_iter()
@@ -239,7 +239,7 @@ impl<C: HeldCalls> Server<C> {
         }
     }
 
-    /// Whether a fork that was let go `age` ago is over: its child is there, or `returned` and there is
+    /// Whether a fork that was continued `age` ago is over: its child is there, or `returned` and there is
     /// none.
     pub fn fork_is_over(&mut self, key: u64, tid: Tid, returned: bool, age: Duration) -> bool {
         let of_thread = |begun: &Begun| begun.parent_tid == tid && begun.space == key && !begun.new.is_thread;

@@ -20,8 +20,8 @@ impl<C: HeldCalls> Server<C> {
         let Some(process) = self.tasks.processes.get(&pid) else { return };
         let key = process.space;
         let ended_by = process.ended_by;
-        let told = ended_by.map(|(_, status)| status);
-        let code = told.or_else(|| pidfd::exit_status(pid, process.pidfd.as_ref().map(AsFd::as_fd)));
+        let notified = ended_by.map(|(_, status)| status);
+        let code = notified.or_else(|| pidfd::exit_status(pid, process.pidfd.as_ref().map(AsFd::as_fd)));
         if self.tasks.running_tid(key).and_then(|tid| self.tasks.pid_of(tid)) == Some(pid) {
             self.conclude(key, true);
         }
@@ -41,7 +41,7 @@ impl<C: HeldCalls> Server<C> {
     pub fn leave_space(&mut self, pid: Pid, key: u64) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
         space.users -= 1;
-        // Closed for an execve or an end of the one that leaves; who stays, or comes, goes on.
+        // Closed for an execve or an end of the one that leaves; threads that stay, or come, go on.
         space.closed = false;
         if space.users > 0 {
             // A vfork child's call that was on its way.
@@ -55,7 +55,7 @@ impl<C: HeldCalls> Server<C> {
         for call in std::mem::take(&mut space.waiting) {
             self.calls.go_on(call.id);
         }
-        // A child that was asked for and not met yet lives in it, or has a copy.
+        // A child that was requested and not seen yet uses it, or has a copy.
         if !self.tasks.begun.iter().any(|begun| begun.space == key && !begun.new.is_thread) {
             self.tasks.spaces.remove(&key);
         }

@@ -24,7 +24,7 @@ pub struct Process {
     pub space: u64,
     pub pidfd: Option<OwnedFd>,
     pub executing: Option<Executing>,
-    /// The thread that ended it, and the status it asked for.
+    /// The thread that ended it, and the requested status.
     pub ended_by: Option<(Tid, i32)>,
 }
 
@@ -72,7 +72,7 @@ impl Tasks {
         self.processes.get(&pid).map(|process| process.space).filter(|&key| key != 0)
     }
 
-    /// Somebody may have to wait for a call of the thread.
+    /// Other threads may have to wait for a call of this thread.
     pub fn has_others(&self, pid: Pid, tid: Tid) -> bool {
         let space = self.space_of(pid);
         let others = self.threads.iter().filter(|&(&other, _)| other != tid);
@@ -92,7 +92,7 @@ impl Tasks {
         self.spaces.values().any(|space| !space.waiting.is_empty() && !space.closed)
     }
 
-    /// Something is on its way that is not told yet.
+    /// Something is pending that is not reported yet.
     pub fn is_unsettled(&self) -> bool {
         self.spaces.values().any(|space| space.running.is_some())
             || self.processes.values().any(|process| process.executing.is_some())

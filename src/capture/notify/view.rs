@@ -1,4 +1,4 @@
-//! What is known of an address space before a call, beside what the kernel shows after it.
+//! What is known of an address space before a call, compared with what the kernel shows after it.
 
 use super::effect::{Outcome, refused_after};
 use super::peek::{self, Gone, Maps};
@@ -39,7 +39,7 @@ impl View<'_> {
     }
 
     /// From now on the range is known to be as the kernel shows it.
-    pub fn learn(&mut self, range: AddrRange) -> Result<(), Gone> {
+    pub fn reread(&mut self, range: AddrRange) -> Result<(), Gone> {
         let now = self.maps.areas(range)?;
         self.shadow.take_over(range, &now);
         Ok(())

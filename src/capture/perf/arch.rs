@@ -55,7 +55,7 @@ impl UserRegisters {
     }
 }
 
-/// What clone(2) was asked for.
+/// The arguments of clone(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cloning {
     /// The child shares the address space.

@@ -1,4 +1,4 @@
-//! perf_event_open(2): what is asked of the kernel.
+//! perf_event_open(2): the attributes of events.
 
 use crate::sys::perf::{self, Attr, abi};
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 /// The most bytes of stack that a sample takes: its size, all in all, has 16 bits.
 pub const MAX_STACK_BYTES: u32 = 65_000;
 
-/// What an event tells.
+/// What an event reports.
 #[derive(Clone, Copy, Debug)]
 pub enum EventKind {
     /// A tracepoint: task, time, raw fields, user registers, and at most so many bytes of stack
@@ -16,7 +16,7 @@ pub enum EventKind {
     Tracepoint { id: u64, stack_bytes: u32 },
     /// A tracepoint's task, time and raw fields alone.
     RawFields { id: u64 },
-    /// How often a tracepoint was met, for read(2).
+    /// How often a tracepoint was hit, for read(2).
     Count { id: u64 },
     /// Forks, exits, names, executions and mappings. It owns a ring.
     Life { ring_bytes: usize },
@@ -24,7 +24,7 @@ pub enum EventKind {
     Nothing { ring_bytes: usize },
 }
 
-/// Who is traced.
+/// Which tasks are traced.
 #[derive(Clone, Copy, Debug)]
 pub enum Inherit {
     /// The task alone.
@@ -92,7 +92,7 @@ pub fn open(kind: EventKind, inherit: Inherit, tid: i32, cpu: i32) -> io::Result
 }
 
 /// Whether this kernel counts, for each event, the records that its ring had no space for (Linux 6.0), and
-/// [`perf::lost`] can be asked.
+/// [`perf::lost`] can be read.
 pub static COUNTS_LOSSES: LazyLock<bool> = LazyLock::new(|| {
     let mut attr = perf::software(abi::PERF_COUNT_SW_DUMMY);
     attr.set_exclude_kernel(1);
@@ -114,8 +114,8 @@ fn add_life(attr: &mut Attr) {
     attr.set_task(1);
 }
 
-/// A ring asks to be read when this many bytes wait in it, or, where it is small, an eighth of it: what is
-/// written until somebody reads has to have room, too.
+/// A ring wakes its reader when this many bytes wait in it, or, where it is small, an eighth of it: there has
+/// to be space for what is written until it is read.
 const WAKE_BYTES: u32 = 128 << 10;
 
 fn wake_bytes(ring_bytes: usize) -> u32 {

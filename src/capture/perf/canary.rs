@@ -1,5 +1,5 @@
 //! Whether the kernel still reports calls. A BPF program on a tracepoint decides for everybody: when it
-//! returns 0 nobody else gets the event (kernel/trace/trace_syscalls.c, perf_call_bpf_exit), and
+//! returns 0 no other consumer gets the event (kernel/trace/trace_syscalls.c, perf_call_bpf_exit), and
 //! nothing says so. Calls of vmaudit's own that change nothing show it.
 
 use super::attr::{self, EventKind, Inherit};
@@ -31,7 +31,7 @@ impl Canary {
         Ok(Canary { watched: calls.map(watch).collect::<io::Result<_>>()? })
     }
 
-    /// The first call that is not reported any more. To be asked by the thread that made it.
+    /// The first call that is not reported any more. To be called by the thread that made it.
     pub fn silenced(&self) -> Option<&'static str> {
         let is_silent = |watch: &&Watch| {
             let before = count(&watch.events);

@@ -1,8 +1,8 @@
-//! Threads whose stacks do not fit into a sample. How many bytes of a stack are copied is one number for an event,
-//! and the ring has to have space for all of them, whatever is there (perf_output_sample_ustack,
-//! kernel/events/core.c): with deep stacks in mind for everybody few would fit. So a thread whose stack was cut
-//! gets events of its own, with larger samples, beside those that it has. Where they find no space, the others
-//! have the stack as far as it goes.
+//! Threads whose stacks do not fit into a sample. How many bytes of a stack are copied is one number for an
+//! event, and the ring has to have space for all of them, whatever is there (perf_output_sample_ustack,
+//! kernel/events/core.c): with space for deep stacks in each record, only a small number of records would
+//! fit. So a thread whose stack was cut gets events of its own, with larger samples, in addition to those
+//! that it has. Where they find no space, the others have the stack as far as it goes.
 
 use super::attr::{self, EventKind, Inherit};
 use crate::sys::perf;

@@ -82,7 +82,7 @@ pub fn is_32_bit(mapped: &Mapped) -> bool {
 
 fn head_of(mapped: &Mapped) -> Option<Vec<u8>> {
     let path = std::str::from_utf8(&mapped.name).ok()?;
-    // Somebody may have put a pipe in its place: opening that must not wait.
+    // It may have been replaced by a pipe: opening that must not wait.
     let mut file =
         File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
     let found = file.metadata().ok()?;
@@ -148,7 +148,7 @@ mod tests {
             (0x7ffe_0000, 0x8000_1000),
         ];
         assert_eq!(ranges(&mappings(&reports, &|_| Some(0x1000))), expected);
-        // Without the file the next segment tells where the first ends.
+        // Without the file the next segment shows where the first ends.
         assert_eq!(ranges(&mappings(&reports, &|_| None)), expected);
     }
 

@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Further away than this the end of a thread's stack is that of another one.
 const PLAUSIBLE_STACK: u64 = 64 << 20;
 
-/// So many changes of mappings without a call are made by mprotect over many of them, or by calls
-/// that somebody keeps from us.
+/// So many changes of mappings without a call are made by mprotect over many of them, or by calls that are
+/// hidden from us.
 const MANY_CHANGES: u32 = 8;
 
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl Life {
         life
     }
 
-    /// One that is met without having been made got lost with its parent's record.
+    /// One that appears without a record of its creation: the parent's record was lost.
     fn process(&mut self, pid: i32) -> &mut Process {
         let last_mm = &mut self.last_mm;
         self.processes.entry(pid).or_insert_with(|| {
@@ -151,8 +151,7 @@ impl Life {
         self.doubts |= doubtful;
     }
 
-    /// True when mappings changed since it was asked last, and calls that would explain it were not
-    /// reported.
+    /// True when mappings changed since the last call, and calls that would explain it were not reported.
     pub fn has_doubts(&mut self) -> bool {
         std::mem::take(&mut self.doubts)
     }
@@ -294,7 +293,7 @@ impl Life {
     fn about_to_clone(&mut self, when: SampleId, meaning: Meaning, call: &Call<'_>) {
         let Some(registers) = call.registers else { return };
         let (sp, args) = (registers.sp(), registers.args());
-        let asked = match meaning {
+        let cloning = match meaning {
             Meaning::Clone => Some(cloning(args)),
             Meaning::Vfork => Some(Cloning { shares: true, sp: 0, control_block: 0 }),
             _ => args[0]
@@ -303,7 +302,7 @@ impl Life {
                 .and_then(cloning3)
                 .or_else(|| cloning3(&memory_at(when.pid, args[0], 64)?)),
         };
-        self.thread(when.pid, when.tid).cloning = asked.map(|asked| (asked, sp));
+        self.thread(when.pid, when.tid).cloning = cloning.map(|cloning| (cloning, sp));
     }
 
     fn forked(&mut self, when: SampleId, fork: &RecordBody<'_>, emit: &mut Emit<'_>) {
@@ -318,10 +317,10 @@ impl Life {
         let cloning = maker.cloning.take();
         let (name, parents_end) = (maker.name.clone(), maker.stack_end);
         let shares =
-            is_thread || cloning.map_or_else(|| share_memory(pid, parent), |(asked, _)| asked.shares);
+            is_thread || cloning.map_or_else(|| share_memory(pid, parent), |(cloning, _)| cloning.shares);
         let (sp, stack_end) = match cloning {
-            Some((asked, parents)) if asked.sp == 0 => (parents, parents_end),
-            Some((asked, _)) => (asked.sp, asked.control_block.max(asked.sp)),
+            Some((cloning, parents)) if cloning.sp == 0 => (parents, parents_end),
+            Some((cloning, _)) => (cloning.sp, cloning.control_block.max(cloning.sp)),
             None => (0, parents_end),
         };
         if !is_thread {
@@ -370,10 +369,10 @@ fn set_range(record: &mut crate::capture::record::Record, mapped: &Mapped) {
     record.aux = [mapped.start, mapped.start.saturating_add(mapped.len)];
 }
 
-/// The rest of a task's end takes microseconds, unless others want the processor.
+/// The rest of a task's end takes microseconds, unless other tasks use the processor.
 const END: Duration = Duration::from_secs(1);
 
-/// The wait status of a process whose last task has just ended, [`UNKNOWN_STATUS`] where nothing tells.
+/// The wait status of a process whose last task has just ended, [`UNKNOWN_STATUS`] where it is not known.
 fn exit_status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
     if let Some(handle) = handle {
         // Its task reports before it can be waited for.

@@ -1,10 +1,10 @@
 //! Calls that their ring had no space for.
 //!
-//! The kernel tells of them in the ring itself, together with the next record that finds room there
+//! The kernel reports them in the ring itself, together with the next record that finds space there
 //! (PERF_RECORD_LOST: kernel/events/ring_buffer.c, __perf_output_begin). No such record may come any more:
 //! the task goes on on another CPU, or ends. Since Linux 6.0 each event counts them as well, which read(2)
-//! tells at once (PERF_FORMAT_LOST). That takes a system call an event: only CPUs whose ring was so full that
-//! a record may have found no space are asked.
+//! returns immediately (PERF_FORMAT_LOST). That takes a system call per event: only CPUs whose ring was so
+//! full that a record may have found no space are read.
 
 use crate::sys::perf;
 use std::os::fd::OwnedFd;
@@ -26,11 +26,11 @@ impl Writers<'_> {
 
 pub struct Losses<'a> {
     cpus: Vec<Writers<'a>>,
-    /// The events can be asked.
+    /// The events count their losses.
     counted: bool,
     /// By the records in the rings.
     recorded: u64,
-    /// Where nothing tells in time: how often a ring was found so full that a record may be missing.
+    /// Where nothing reports it in time: how often a ring was found so full that a record may be missing.
     assumed: u64,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Losses<'a> {
         }
     }
 
-    /// A ring's record told of losses.
+    /// A ring's record reported losses.
     pub fn recorded(&mut self, count: u64) {
         self.recorded += count;
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_nobody_counts_a_full_ring_is_a_loss_before_any_record_tells_so() {
+    fn without_counters_a_full_ring_is_a_loss_before_any_record_reports_it() {
         let event = || -> OwnedFd { std::fs::File::open("/dev/null").expect("/dev/null").into() };
         let (owners, others) = ([[event(), event()]], [vec![event()]]);
         let mut losses = Losses::of(&owners, &others, false);

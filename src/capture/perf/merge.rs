@@ -73,8 +73,8 @@ fn take_cpu(waiting: &mut Waiting, apart: &HashSet<u16>, until: u64, all: &mut V
     }
 }
 
-/// The call's stack. Of a thread with deep stacks there are two: the longer one. Until the `next` record on this CPU
-/// each that looks like the call's is its own; what comes later may be that of an equal call.
+/// The call's stack. Of a thread with deep stacks there are two: the longer one. Until the `next` record on
+/// this CPU each that matches the call is its own; what comes later may be that of an equal call.
 fn take_stack(call: &Timed, next: Option<u64>, stacks: &mut VecDeque<Timed>) -> Option<Box<[u8]>> {
     let own = |stack: &Timed| is_same_call(&call.bytes, &stack.bytes);
     let first = stacks.iter().take(NEAR).position(own)?;
@@ -109,7 +109,7 @@ mod tests {
         let mut stacks = all();
         let taken = take_stack(&call, Some(20), &mut stacks).expect("a stack");
         assert_eq!((taken.len() - 424, lengths(&stacks)), (64, vec![16, 64]));
-        // Nothing tells where the next call begins: one is enough.
+        // It is not known where the next call begins: one is enough.
         let mut stacks = all();
         assert_eq!(take_stack(&call, None, &mut stacks).map(|stack| stack.len() - 424), Some(16));
         assert_eq!(lengths(&stacks), [64, 16, 64]);

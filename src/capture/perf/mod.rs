@@ -1,6 +1,6 @@
-//! The perf backend: system-call tracepoints of one's own child and its descendants, which
-//! perf_event_open grants every user (docs/backends.md). It delivers the same records as the BPF
-//! backend (bpf/vmaudit.h), made from what perf tells.
+//! The perf backend: system-call tracepoints of one's own child and its descendants, which perf_event_open
+//! grants every user (docs/backends.md). It delivers the same records as the BPF backend (bpf/vmaudit.h),
+//! made from perf's records.
 //!
 //! For each CPU there is one event a tracepoint, and one for forks, names, executions and mappings.
 //! Tasks inherit them (kernel/events/core.c, inherit_event), and all of a CPU write to its two rings.
@@ -65,11 +65,12 @@ struct Target {
     pid: i32,
     attached: String,
     stack_bytes: u32,
-    /// Kept open: they are what reports. Of each CPU, those that write to the ring of calls beside its owner.
+    /// Kept open, because they report. Of each CPU, those that write to the ring of calls in addition to its
+    /// owner.
     calls: Vec<Vec<OwnedFd>>,
     /// Those that write to the rings of stacks.
     stacks: Vec<OwnedFd>,
-    /// Of each CPU, those that own the rings: they tell when to read.
+    /// Of each CPU, those that own the rings: they signal when to read.
     owners: Vec<[OwnedFd; 2]>,
     /// The most of a stack that has to be copied in a larger sample.
     deep_stack_bytes: u32,
@@ -118,7 +119,7 @@ impl PerfTracer {
             let source = io::ErrorKind::AlreadyExists.into();
             return Err(CaptureError::Perf { what: "a second process".to_owned(), source });
         };
-        // A few dozen descriptors a CPU.
+        // Some dozens of descriptors per CPU.
         raise_descriptor_limit();
         let canary = canary(&plan).map_err(failed("counting vmaudit's own calls"))?;
         if let Some(call) = canary.silenced() {
@@ -172,7 +173,7 @@ impl PerfTracer {
             let stack_bytes = stack_bytes.min(self.config.stack_bytes) as u32 & !7;
             let sizes =
                 |calls: usize| Sizes { calls: most_calls.min(calls).max(MIN_RING), stacks, stack_bytes };
-            // Calls must not be lost, and stacks may: where both fit, calls have as much room.
+            // Calls must not be lost, and stacks may: where both fit, calls have as much space.
             let sizes = if self.fit(pid, sizes(stacks)) { sizes(stacks) } else { sizes(stacks / 2) };
             let opened: Result<Vec<OnCpu>, CaptureError> =
                 self.cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
@@ -201,8 +202,8 @@ impl PerfTracer {
 
     fn open_on(&self, plan: &Plan, pid: i32, cpu: i32, sizes: Sizes) -> Result<OnCpu, CaptureError> {
         let heirs = if self.config.follow_forks { Inherit::All } else { Inherit::Threads };
-        let open = |tells| {
-            attr::open(tells, heirs, pid, cpu).map_err(failed(format!("{tells:?} of {pid} on CPU {cpu}")))
+        let open = |kind| {
+            attr::open(kind, heirs, pid, cpu).map_err(failed(format!("{kind:?} of {pid} on CPU {cpu}")))
         };
         let ring = |event: &OwnedFd, size| {
             Ring::map(event, size).map_err(failed(format!("mapping a ring of {size} bytes")))
@@ -216,7 +217,7 @@ impl PerfTracer {
         let mut largest = LARGEST_WITHOUT_STACK;
         for tracepoint in &plan.tracepoints {
             let id = u64::from(tracepoint.id);
-            let asked = match (tracepoint.stack, tracepoint.meaning) {
+            let bytes = match (tracepoint.stack, tracepoint.meaning) {
                 (Stack::Inline, Meaning::Clone3) => CLONE_STACK,
                 (Stack::Inline, _) => sizes.stack_bytes,
                 _ => 0,
@@ -226,13 +227,13 @@ impl PerfTracer {
                 perf::set_output(&event, to).map_err(|errno| failed("joining rings")(errno.into()))?;
                 Ok::<OwnedFd, CaptureError>(event)
             };
-            calls.push(add(asked, &life)?);
-            largest = largest.max(LARGEST_WITHOUT_STACK + u64::from(asked));
+            calls.push(add(bytes, &life)?);
+            largest = largest.max(LARGEST_WITHOUT_STACK + u64::from(bytes));
             if tracepoint.stack == Stack::Apart && sizes.stack_bytes > 0 {
                 stacks.push(add(sizes.stack_bytes, &second)?);
             }
         }
-        // What is being written while a ring is read is not seen: to ask in vain costs little.
+        // What is being written while a ring is read is not seen: an unnecessary check costs little.
         let margin = if *attr::COUNTS_LOSSES { largest.max(sizes.calls as u64 / 2) } else { largest };
         let rings = CpuRings { calls: calls_ring, stacks: stacks_ring, margin };
         Ok(OnCpu { calls, stacks, owners: [life, second], rings })

@@ -5,7 +5,7 @@ use crate::capture::bpf::tracepoints::{syscall_entry_ids, syscall_exit_ids};
 use crate::capture::{CaptureError, arch};
 use std::collections::HashMap;
 
-/// What a tracepoint's sample stands for.
+/// The meaning of a tracepoint's sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meaning {
     /// A call that changes an address space returns: the wire record's `op`.

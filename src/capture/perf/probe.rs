@@ -2,9 +2,8 @@
 //! tracepoints of system calls on tasks of his own (kernel/trace/trace_event_perf.c,
 //! perf_trace_event_perm, TRACE_EVENT_FL_CAP_ANY), and each sample says which call it was.
 //!
-//! A short-lived process opens one id after the other on itself and makes the calls that are looked
-//! for. A seccomp filter refuses each of them first, so that they do nothing; their exits are
-//! reported all the same.
+//! A short-lived process opens one id after the other on itself and makes the calls that are searched for. A
+//! seccomp filter refuses each of them first, so that they do nothing; their exits are reported all the same.
 
 use super::attr::{self, EventKind, Inherit};
 use super::remembered;
@@ -29,7 +28,7 @@ const GAP: u64 = 512;
 const MAX_ID: u64 = 1 << 16;
 
 /// What was found, and the process that found it: it lives until this is dropped. The kernel takes
-/// milliseconds to let go of each of its hundreds of tracepoints, and whoever opens others waits
+/// milliseconds to let go of each of its hundreds of tracepoints, and a process that opens others waits
 /// meanwhile.
 pub struct TracepointIds {
     /// Tracepoint ids of exits, by system-call number.
@@ -39,7 +38,7 @@ pub struct TracepointIds {
     _prober: Option<OwnedFd>,
 }
 
-/// Looks for the exits of the system calls `numbers`; a kernel may not have them all, but those that are
+/// Searches for the exits of the system calls `numbers`; a kernel may not have them all, but those that are
 /// `essential`.
 ///
 /// # Errors
@@ -66,8 +65,8 @@ fn try_all(numbers: &[i64]) -> io::Result<(String, OwnedFd)> {
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop((results, prober));
-            // Twice, so that nobody has to wait for its end.
-            // SAFETY: as above; leaving by _exit runs nothing of the parent's.
+            // Twice, so that its end need not be waited for. SAFETY: as above; leaving by _exit runs nothing
+            // of the parent's.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
                 detach();
                 if let Ok((text, events)) = search(numbers) {
@@ -93,7 +92,7 @@ fn try_all(numbers: &[i64]) -> io::Result<(String, OwnedFd)> {
     }
 }
 
-/// Nobody may wait for the end of an output that it still holds, and no terminal signal is for it.
+/// Closes inherited outputs, whose readers would wait for it, and leaves the terminal's process group.
 fn detach() {
     // SAFETY: plain system calls.
     unsafe {
@@ -201,9 +200,8 @@ fn observe(numbers: &[i64], ring: Option<&mut Ring>, seen: &mut Seen) {
         // SAFETY: refused before anything is done.
         unsafe { task::call(number, MARK) };
     }
-    // It takes nothing, but the filter looks at the register of a first argument: without one, that of the last
-    // marked call may still be there, and getpid is refused, too.
-    // SAFETY: as above.
+    // It takes no argument, but the filter checks the register of a first argument: without one, that of the
+    // last marked call may still be there, and getpid is refused, too. SAFETY: as above.
     unsafe { task::call(libc::SYS_getpid, 0) };
     ring.read(ring.head(), |record| {
         let Some((tracepoint, number, size)) = raw_fields(record) else { return };

@@ -53,7 +53,7 @@ pub struct PerfReader<'a, F> {
     emptier: Option<JoinHandle<()>>,
 }
 
-/// Records that are handled before it is asked again whether to go on.
+/// Records that are handled before it is checked again whether to go on.
 const CHUNK: usize = 64;
 
 impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {

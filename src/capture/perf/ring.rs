@@ -50,8 +50,8 @@ impl Ring {
         self.word(DATA_HEAD).load(Ordering::Acquire)
     }
 
-    /// Hands the records up to `head` to `take`, each with its header, and makes room. Returns how many
-    /// bytes were in the ring, at most, before that room was made.
+    /// Hands the records up to `head` to `take`, each with its header, and frees their space. Returns how
+    /// many bytes were in the ring, at most, before that.
     pub fn read(&mut self, head: u64, mut take: impl FnMut(&[u8])) -> u64 {
         let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
         let begin = tail;
@@ -77,7 +77,7 @@ impl Ring {
             tail += length as u64;
         }
         self.word(DATA_TAIL).store(tail, Ordering::Release);
-        // Whoever found no space by the old tail has written what stands before the head read now.
+        // A writer that found no space by the old tail has written what precedes the head read now.
         fence(Ordering::SeqCst);
         self.head().saturating_sub(begin)
     }

@@ -1,5 +1,5 @@
-//! The rings of all CPUs, emptied into memory: by a thread of its own whenever one fills up, and by
-//! the reader whenever it wants to know what happened until now.
+//! The rings of all CPUs, emptied into memory: by a thread of its own whenever one fills up, and by the
+//! reader whenever it needs what happened until now.
 //!
 //! Two rings a CPU: `calls` has a small record of everything; `stacks` has the stacks of the frequent
 //! calls. Both records of a call are written one after the other, by the same CPU without a pause.
@@ -38,7 +38,7 @@ pub struct Waiting {
 pub struct Rings {
     cpus: Vec<CpuRings>,
     waiting: Vec<Waiting>,
-    /// Of each CPU: a call may have found no space since that was asked last.
+    /// Of each CPU: a call may have found no space since the last check.
     crowded: Vec<bool>,
     /// Bytes in `waiting`.
     held: usize,
@@ -91,7 +91,7 @@ impl Rings {
         }
     }
 
-    /// The CPUs (by number of their rings) on which calls may have found no space since that was asked last.
+    /// The CPUs (by number of their rings) on which calls may have found no space since the last call.
     pub fn take_crowded(&mut self) -> Vec<usize> {
         let crowded = self.crowded.iter_mut().map(std::mem::take).enumerate();
         crowded.filter_map(|(cpu, crowded)| crowded.then_some(cpu)).collect()

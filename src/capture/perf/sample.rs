@@ -90,8 +90,8 @@ pub fn time_of(record: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// One record with its header. `has_stack` says which tracepoints were asked for stack bytes. None
-/// for what is of no use here, or not as the kernel writes it.
+/// One record with its header. `has_stack` says which tracepoints have stack bytes. None for what is not used
+/// here, or not as the kernel writes it.
 pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(SampleId, RecordBody<'a>)> {
     let mut bytes = Bytes(record);
     let (kind, misc, size) = (bytes.u32()?, bytes.u16()?, bytes.u16()?);
@@ -166,19 +166,20 @@ fn call<'a>(mut bytes: Bytes<'a>, has_stack: &dyn Fn(u16) -> bool) -> Option<Cal
 }
 
 /// Where a sample has its stack bytes: behind header, task, time, raw fields (of a call's exit) and
-/// registers, and the number of bytes that were asked for.
+/// registers, and the number of requested bytes.
 const STACK_AT: usize = 8 + 8 + 8 + RAW_EXIT + 8 + 8 * COUNT + 8;
 /// With its size, and padded.
 const RAW_EXIT: usize = 32;
 
-/// A sample takes as much room as it was asked for, whatever was there: without that room.
+/// A sample has space for all requested stack bytes, however many were copied: removes the unused space.
 /// Everything else is returned as it is.
 pub fn without_padding(record: &[u8]) -> &[u8] {
-    let asked = || Some(u64::from_ne_bytes(record.get(STACK_AT - 8..STACK_AT)?.try_into().ok()?));
+    let requested = || Some(u64::from_ne_bytes(record.get(STACK_AT - 8..STACK_AT)?.try_into().ok()?));
     let there = || Some(u64::from_ne_bytes(record.get(record.len() - 8..)?.try_into().ok()?));
     let is_sample = record.get(..4) == Some(&PERF_RECORD_SAMPLE.to_ne_bytes());
-    let (Some(asked), Some(there)) = (asked(), there()) else { return record };
-    if !is_sample || record.len() as u64 != STACK_AT as u64 + asked.saturating_add(8) || there > asked {
+    let (Some(requested), Some(there)) = (requested(), there()) else { return record };
+    if !is_sample || record.len() as u64 != STACK_AT as u64 + requested.saturating_add(8) || there > requested
+    {
         return record;
     }
     &record[..STACK_AT + there as usize]
@@ -199,7 +200,7 @@ pub fn tracepoint_of(record: &[u8]) -> Option<u16> {
 }
 
 fn mapped(mut body: Bytes<'_>) -> Option<Mapped> {
-    body.take(8)?; // process and thread, which the end tells, too
+    body.take(8)?; // process and thread, which are at the end, too
     let (start, len, offset) = (body.u64()?, body.u64()?, body.u64()?);
     let (major, minor, inode) = (body.u32()?, body.u32()?, body.u64()?);
     body.u64()?; // the inode's generation
@@ -215,10 +216,10 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// The exit of call 9 with `asked` bytes of stack, of which `there` were copied.
-    fn sample(asked: usize, there: usize) -> Vec<u8> {
+    /// The exit of call 9 with space for `requested` bytes of stack, of which `there` were copied.
+    fn sample(requested: usize, there: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let size = STACK_AT + asked + 8;
+        let size = STACK_AT + requested + 8;
         bytes.extend(9u32.to_ne_bytes());
         bytes.extend(2u16.to_ne_bytes());
         bytes.extend((size as u16).to_ne_bytes());
@@ -232,8 +233,8 @@ mod tests {
         bytes.extend([0; 4]);
         bytes.extend(2u64.to_ne_bytes());
         (0..COUNT as u64).for_each(|register| bytes.extend(register.to_ne_bytes()));
-        bytes.extend((asked as u64).to_ne_bytes());
-        bytes.extend((0..asked).map(|at| at as u8));
+        bytes.extend((requested as u64).to_ne_bytes());
+        bytes.extend((0..requested).map(|at| at as u8));
         bytes.extend((there as u64).to_ne_bytes());
         assert_eq!(bytes.len(), size);
         bytes
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_what_was_there_with_and_without_the_room_behind_it() {
+    fn a_stack_is_what_was_there_with_and_without_the_unused_space_behind_it() {
         let whole = sample(64, 24);
         let trimmed = without_padding(&whole);
         assert_eq!(trimmed.len(), STACK_AT + 24);

@@ -54,7 +54,7 @@ impl Bell {
     }
 
     /// What blocks are dated with: milliseconds.
-    pub fn tell_time(&self, milliseconds: u32) {
+    pub fn publish_time(&self, milliseconds: u32) {
         self.page().tick.store(milliseconds, Relaxed);
     }
 }
@@ -67,7 +67,7 @@ pub struct Area {
     map: MmapRaw,
 }
 
-/// A thread wants to know how to walk its stack, and waits.
+/// A thread needs rules to walk its stack, and waits.
 pub struct Question {
     number: usize,
     /// [`Head::code`], as the thread knows it.
@@ -81,7 +81,7 @@ pub struct Question {
     pub is_full: bool,
 }
 
-/// A stack that was met.
+/// A stack that was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedStack {
     /// [`FUNCTIONS`]' index.
@@ -130,7 +130,7 @@ impl Area {
         let mode = if settings.sample.is_some() { MODE_SAMPLE } else { MODE_EXACT };
         head.mode.store(mode, Relaxed);
         head.peaks.number.store(1, Relaxed);
-        head.peaks.untold.store(LEAST_UNTOLD, Relaxed);
+        head.peaks.pending.store(LEAST_PENDING, Relaxed);
         head.mean.store(settings.sample.unwrap_or(1), Relaxed);
         head.magic.store(MAGIC, Release);
         Ok(area)
@@ -166,7 +166,7 @@ impl Area {
     part!(windows, AT_WINDOWS, AtomicU32, WINDOWS);
     part!(leaf_windows, AT_LEAF_WINDOWS, AtomicU32, LEAVES);
     part!(pages, AT_LEAVES, AtomicU64, LEAVES * LEAF_PAGES);
-    part!(rooms, AT_ROOMS, AtomicU64, ROOM_WORDS);
+    part!(block_words, AT_BLOCK_WORDS, AtomicU64, MAX_WORDS);
 
     fn counts(&self, shard: usize) -> &[Count] {
         let at = AT_COUNTS + shard * STACKS * size_of::<Count>();
@@ -174,7 +174,7 @@ impl Area {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<Count>(), STACKS) }
     }
 
-    /// The questions that nobody has answered yet.
+    /// The questions that are not answered yet.
     pub fn questions(&self) -> Vec<Question> {
         let waiting = self.asks().iter().enumerate().filter(|(_, ask)| ask.state.load(Acquire) == ASK_WAITS);
         let question = |(number, ask): (usize, &Ask)| {
@@ -193,15 +193,15 @@ impl Area {
         waiting.map(question).collect()
     }
 
-    /// Lets the thread that asked go on. True where it has to be woken.
+    /// Releases the requesting thread. True where it has to be woken.
     pub fn answer(&self, question: &Question) -> Option<&AtomicU32> {
         let state = &self.asks().get(question.number)?.state;
         state.compare_exchange(ASK_WAITS, ASK_ANSWERED, AcqRel, Relaxed).ok()?;
         Some(state)
     }
 
-    /// How to find the caller of the frame at a return address; None: no rule leads on. False where there
-    /// is no room for it.
+    /// How to find the caller of the frame at a return address; None: no rule applies. False where there is
+    /// no space for it.
     pub fn publish(&self, address: u64, code: u32, row: Option<UnwindRow>) -> bool {
         let body = match row {
             None => rule_body(STOP, 0, 0),
@@ -211,7 +211,7 @@ impl Area {
             }
         };
         let key = rule_key(address, false, code);
-        let mut room = None;
+        let mut free = None;
         for at in layout::probes(&RULE_TABLES, key, RULE_PROBES) {
             let Some(rule) = self.rules().get(at) else { return false };
             match rule.key.load(Acquire) {
@@ -219,21 +219,21 @@ impl Area {
                     rule.body.store(body, Relaxed);
                     return true;
                 }
-                GONE => room = room.or(Some(rule)),
+                GONE => free = free.or(Some(rule)),
                 0 => {
-                    room = room.or(Some(rule));
+                    free = free.or(Some(rule));
                     break;
                 }
                 _ => {}
             }
         }
-        let Some(rule) = room else { return false };
+        let Some(rule) = free else { return false };
         rule.body.store(body, Relaxed);
         rule.key.store(key, Release);
         true
     }
 
-    /// Code was unmapped: rules of another state of it are nobody's.
+    /// Code was unmapped: rules of another state of it are not used any more.
     pub fn forget_rules(&self, code: u32) {
         let own = rule_key(0, false, code) >> 48;
         let Ok(rules) = self.written_of(self.rules(), AT_RULES) else { return };
@@ -352,8 +352,8 @@ impl Area {
         let head = self.head();
         let total = &head.total;
         let outstanding = total.outstanding.load(Relaxed);
-        let untold = |shard: &Shard| (shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
-        let highs = head.shards.iter().map(untold).max_by_key(|(high, _)| *high);
+        let pending = |shard: &Shard| (shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
+        let highs = head.shards.iter().map(pending).max_by_key(|(high, _)| *high);
         let known = (total.peak.load(Relaxed), total.peak_tick.load(Relaxed));
         let last = highs.map_or(known, |(high, tick)| (outstanding + high, tick));
         let (bytes, tick) = if last.0 > known.0 { last } else { known };
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(found(0x7f00_0000_0000, 2), None, "of other code");
         area.forget_rules(2);
         assert_eq!(found(0x7f00_0000_0000, 1), None);
-        // Their room is used again.
+        // Their space is used again.
         assert!(area.publish(0x7f00_0000_0000, 2, Some(UnwindRow::Root)));
         assert_eq!(found(0x7f00_0000_0000, 2).map(kind_of), Some(ROOT));
     }

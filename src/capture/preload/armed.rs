@@ -69,7 +69,7 @@ impl Armed {
         memory::write(self.pid, self.control + offset_of!(Control, awake) as u64, &[LOOKS])
     }
 
-    /// Nobody listens any more, and it has not called: it goes on sleeping.
+    /// vmaudit does not listen any more, and it has not connected: it goes on sleeping.
     pub fn leave(&self) {
         let socket = self.control + offset_of!(Control, socket) as u64;
         // It may have ended.

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 pub struct CountedBlock {
     pub address: u64,
     pub size: u64,
-    /// What the allocator gave: malloc_usable_size(3). None where it did not tell.
+    /// The usable size: malloc_usable_size(3). None where it is not known.
     pub given: Option<u64>,
     /// 0: no stack.
     pub stack: u32,
-    /// When: as [`super::Bell::tell_time`] told; rounded down.
+    /// When: as published by [`super::Bell::publish_time`]; rounded down.
     pub milliseconds: u32,
 }
 
@@ -55,9 +55,9 @@ impl Area {
         let Some(page) = self.pages().get(page) else { return out };
         for _ in 0..MOST_READS {
             let value = page.load(Acquire);
-            let (first, len) = room_of(value);
+            let (first, len) = words_of(value);
             out.clear();
-            out.extend(self.room(first, len).iter().map(|word| word.load(Acquire)));
+            out.extend(self.words_of_page(first, len).iter().map(|word| word.load(Acquire)));
             if page.load(Acquire) & !LOCKED == value & !LOCKED {
                 break;
             }
@@ -66,31 +66,31 @@ impl Area {
     }
 
     /// None of it where the library says what cannot be.
-    fn room(&self, first: usize, len: usize) -> &[AtomicU64] {
-        self.rooms().get(first..first + len).unwrap_or_default()
+    fn words_of_page(&self, first: usize, len: usize) -> &[AtomicU64] {
+        self.block_words().get(first..first + len).unwrap_or_default()
     }
 
     fn counted_block(&self, word: u64, address: u64) -> CountedBlock {
         let size = match is_large(word) {
-            true => large_size(word, self.beside(address + SIZE_BESIDE).unwrap_or(1)),
+            true => large_size(word, self.extra(address + SIZE_EXTRA).unwrap_or(1)),
             false => block_size(word),
         };
         let given = match size {
             0..=SMALL => self.given().get(given_at(size)).map(|word| given(word.load(Relaxed)).0),
-            _ => self.beside(address + GIVEN_BESIDE).map(|more| size.saturating_add(more)),
+            _ => self.extra(address + GIVEN_EXTRA).map(|more| size.saturating_add(more)),
         };
         let given = given.filter(|&given| given >= size);
         CountedBlock { address, size, given, stack: block_stack(word), milliseconds: block_ms(word) }
     }
 
-    fn beside(&self, address: u64) -> Option<u64> {
+    fn extra(&self, address: u64) -> Option<u64> {
         let (window, page, at) = place(address);
         let leaf = self.windows().get(window)?.load(Relaxed).checked_sub(1)? as usize;
         let page = self.pages().get(leaf * LEAF_PAGES + page)?;
-        let (first, len) = room_of(page.load(Acquire));
-        let words = self.room(first, len);
+        let (first, len) = words_of(page.load(Acquire));
+        let words = self.words_of_page(first, len);
         match search(words, at) {
-            Search::Found(index) => beside_of(words.get(index)?.load(Acquire)),
+            Search::Found(index) => extra_of(words.get(index)?.load(Acquire)),
             _ => None,
         }
     }
@@ -147,12 +147,12 @@ mod tests {
         for (stack, ms, size) in all {
             for address in [0x7fff_ffff_fff8, 0x5555_5555_52a0, 0x7f00_0000_0000] {
                 let word = block(stack, ms, size, address);
-                assert!(is_block(word) && beside_of(word).is_none());
+                assert!(is_block(word) && extra_of(word).is_none());
                 assert_eq!((block_stack(word), block_ms(word)), (stack, ms));
-                let rest = beside(size_beside(size), address + SIZE_BESIDE);
+                let rest = extra(size_extra(size), address + SIZE_EXTRA);
                 assert!(!is_block(rest));
                 assert_eq!(is_large(word), size >= LARGE);
-                let known = match beside_of(rest) {
+                let known = match extra_of(rest) {
                     Some(rest) if is_large(word) => large_size(word, rest),
                     _ => block_size(word),
                 };
@@ -167,10 +167,10 @@ mod tests {
         /// Whatever is there, in whatever order it came and went: it is found, and nothing else.
         #[test]
         fn a_pages_words_are_those_that_were_put_there(
-            room in 0..ROOMS.len(),
+            class in 0..WORD_COUNTS.len(),
             steps in prop::collection::vec((0..512u64, any::<bool>()), 0..400),
         ) {
-            let words: Vec<AtomicU64> = (0..ROOMS[room]).map(|_| AtomicU64::new(0)).collect();
+            let words: Vec<AtomicU64> = (0..WORD_COUNTS[class]).map(|_| AtomicU64::new(0)).collect();
             let mut model = BTreeMap::new();
             for (step, (at, is_put)) in steps.into_iter().enumerate() {
                 let new = block(step as u32, 0, 1, at << 3);
@@ -190,7 +190,7 @@ mod tests {
                     }
                     (Search::Full, true) => {
                         prop_assert!(!model.contains_key(&at));
-                        prop_assert!(room + 1 < ROOMS.len(), "the largest has a place for each");
+                        prop_assert!(class + 1 < WORD_COUNTS.len(), "the largest has a place for each");
                         prop_assert!(model.len() >= NEAR);
                     }
                     (_, false) => prop_assert!(!model.contains_key(&at)),

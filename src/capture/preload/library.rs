@@ -65,7 +65,7 @@ impl Library {
 
     /// What `LD_PRELOAD` says. A program may close all descriptors that it does not know before it executes
     /// another one (Python's subprocess does): vmaudit's own is there as long as vmaudit. Where the command
-    /// may not look into vmaudit, because it runs as another user, it inherits the descriptor.
+    /// may not inspect vmaudit, because it runs as another user, it inherits the descriptor.
     ///
     /// # Errors
     /// When the descriptor cannot be left open over execve.

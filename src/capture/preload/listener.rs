@@ -28,7 +28,7 @@ pub struct Arrival {
     pub area: Area,
 }
 
-/// A socket without a file: only who is in the same network namespace finds it.
+/// A socket without a file: only processes in the same network namespace find it.
 pub struct Listener {
     socket: OwnedFd,
     name: String,
@@ -72,7 +72,7 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Takes in whoever waits; None where that is nobody who may, or is wanted.
+    /// Accepts a waiting process; None where it has no permission, or is not selected.
     ///
     /// # Errors
     /// When the kernel refuses an area.
@@ -80,12 +80,12 @@ impl Listener {
         &self,
         settings: Settings,
         bell: &Bell,
-        is_wanted: impl Fn(Pid) -> bool,
+        is_selected: impl Fn(Pid) -> bool,
     ) -> io::Result<Option<Arrival>> {
         let raw = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: accept4 has just made it.
         let peer = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Whoever says nothing keeps nobody else waiting for long.
+        // A silent process does not keep others waiting for long.
         setsockopt(&peer, ReceiveTimeout, &TimeVal::milliseconds(200))?;
         let who = getsockopt(&peer, PeerCredentials)?;
         let mut hello = [0; size_of::<Hello>()];
@@ -95,7 +95,7 @@ impl Listener {
         let word = |at: usize| hello.get(at..at + 8).and_then(|word| word.try_into().ok());
         let magic = word(0).map(u64::from_ne_bytes);
         let forked = word(8).map(u64::from_ne_bytes).is_some_and(|word| word as u32 == 1);
-        if magic != Some(MAGIC) || !may(who.uid()) || !is_wanted(who.pid()) {
+        if magic != Some(MAGIC) || !may(who.uid()) || !is_selected(who.pid()) {
             return Ok(None);
         }
         let Ok(pidfd) = pidfd::open(who.pid()) else { return Ok(None) };
@@ -108,7 +108,7 @@ impl Listener {
     }
 }
 
-/// Where that cannot be told, it is taken to be so.
+/// Where that is not known, true.
 pub fn share_network(a: Pid, b: Pid) -> bool {
     let namespace = |pid: Pid| {
         let found = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;

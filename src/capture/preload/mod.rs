@@ -2,8 +2,8 @@
 //! vmaudit (`preload/`, which build.rs builds).
 //!
 //! Nothing is sent and nothing can be lost: the library counts in an [`Area`], a sparse file in memory that
-//! both have mapped, and vmaudit reads it whenever it likes, also after the process was killed. What the
-//! library asks for are the unwind rules along its own stacks.
+//! both have mapped, and vmaudit reads it at any time, also after the process was killed. The library
+//! requests the unwind rules along its own stacks.
 
 mod area;
 mod armed;

@@ -153,8 +153,7 @@ impl CallCounter {
 /// bpf/probe.bpf.c.
 pub(super) const OBJECT: &str = "probe";
 
-/// Opens the object and sets it up for what is asked; `with_stacks` without somebody to send them to only
-/// to see what the kernel says to it.
+/// Opens the object and configures it; `with_stacks` without a reader only to see what the kernel accepts.
 pub(super) fn prepare(
     config: &CounterConfig<'_>,
     (way, with_stacks): (Way, bool),
@@ -190,8 +189,8 @@ pub(super) fn prepare(
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         if name.starts_with("follow_") {
-            let wanted = own_marks && (config.follow_forks || name.starts_with("follow_exec"));
-            program.set_autoload(wanted && (spares || !name.contains("_spare")));
+            let needed = own_marks && (config.follow_forks || name.starts_with("follow_exec"));
+            program.set_autoload(needed && (spares || !name.contains("_spare")));
         }
     }
     Ok(open)

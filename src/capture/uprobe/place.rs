@@ -34,12 +34,12 @@ pub enum PlaceError {
     #[error("placing probes: {0}")]
     Refused(#[source] io::Error),
     #[error(
-        "this kernel places probes one by one (before Linux 6.6), and at most {most} that way; {wanted} functions \
-         are wanted: narrow --match"
+        "this kernel places probes one by one (before Linux 6.6), and at most {most} that way; {requested} functions \
+         match: narrow --match"
     )]
-    TooManySingle { wanted: usize, most: usize },
-    #[error("the kernel places at most {most} probes at once; {wanted} functions are wanted: narrow --match")]
-    TooMany { wanted: usize, most: usize },
+    TooManySingle { requested: usize, most: usize },
+    #[error("the kernel places at most {most} probes at once; {requested} functions match: narrow --match")]
+    TooMany { requested: usize, most: usize },
 }
 
 /// Errors that say nothing of a single function.
@@ -60,13 +60,13 @@ impl CallCounter {
         offsets: &[u64],
         only: Option<Pid>,
     ) -> Result<CountersPlaced, PlaceError> {
-        let (wanted, most) = match self.way {
+        let (requested, most) = match self.way {
             Way::Multi => (offsets.len(), MAX_MULTI),
             Way::Single => (offsets.len(), MAX_SINGLE),
         };
         match self.way {
-            Way::Multi if wanted > most => return Err(PlaceError::TooMany { wanted, most }),
-            Way::Single if wanted > most => return Err(PlaceError::TooManySingle { wanted, most }),
+            Way::Multi if requested > most => return Err(PlaceError::TooMany { requested, most }),
+            Way::Single if requested > most => return Err(PlaceError::TooManySingle { requested, most }),
             _ => {}
         }
         // Digits only: no NUL to fail on.
@@ -104,11 +104,12 @@ impl CallCounter {
 /// A private mapping, of which nothing is ever read here.
 fn map(file: BorrowedFd<'_>) -> Option<Mmap> {
     let file = File::from(file.try_clone_to_owned().ok()?);
-    // SAFETY: nobody reads the bytes, so it does not matter that others may change or cut the file.
+    // SAFETY: the bytes are not read, so it does not matter that other processes may change or truncate the
+    // file.
     unsafe { MmapOptions::new().map_copy_read_only(&file).ok() }
 }
 
-/// File offset, index, and whether its return is wanted: never.
+/// File offset, index, and whether its return is probed: never.
 type Function = (u64, u64, bool);
 
 /// A child that sleeps, with the mappings of this process. Dropped, it ends.
@@ -140,7 +141,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // SAFETY: a child of ours that nobody else waits for.
+        // SAFETY: a child of ours that nothing else waits for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -164,9 +165,9 @@ const AT_ONCE: usize = 32;
 impl CallCounter {
     /// The functions that the kernel does not refuse, in one group.
     ///
-    /// It looks at an instruction only where the file is mapped: with no process yet, it would refuse in
-    /// silence later, and the function would seem never to be called. So a child of ours maps the file, and
-    /// probes are placed in that child alone, which costs no other process anything, and taken away.
+    /// It checks an instruction only where the file is mapped: with no process yet, it would refuse silently
+    /// later, and the function would seem never to be called. So a child of ours maps the file, and probes
+    /// are placed in that child alone, which costs no other process anything, and taken away.
     fn accepted(
         &self,
         path: &CString,

@@ -56,9 +56,9 @@ impl HeapWidths {
 #[serde(default)]
 pub struct HeapDiff {
     pub schema: u32,
-    /// Always `diff`: tells it from a report.
+    /// Always `diff`: distinguishes it from a report.
     pub kind: String,
-    /// Always `heap`: tells it from a comparison of mappings.
+    /// Always `heap`: distinguishes it from a comparison of mappings.
     pub command: String,
     /// True when no figure differs.
     pub equal: bool,

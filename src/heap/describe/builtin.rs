@@ -13,8 +13,8 @@ const FILES: [(&str, &str); 7] = [
     ("postgres", include_str!("builtin/postgres.toml")),
 ];
 
-/// What is looked for when none is named: all that a program may use beside one another. The others
-/// stand for memory that one of these handed out in large blocks.
+/// What is probed when none is named: all that a program may use together. The others manage memory that one
+/// of these handed out in large blocks.
 pub const DEFAULT_ALLOCATORS: [&str; 5] = ["libc", "cxx", "jemalloc", "tcmalloc", "mimalloc"];
 
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {

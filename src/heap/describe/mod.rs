@@ -16,16 +16,16 @@ pub struct Description {
     pub name: String,
     /// One line for people; may be empty.
     pub summary: String,
-    /// Patterns (`*` stands for anything) of base names of the files in which to look for the
-    /// functions; empty: in every file that is mapped executable.
+    /// Patterns (`*` matches anything) of base names of the files in which to search for the functions;
+    /// empty: in every file that is mapped executable.
     pub objects: Vec<String>,
     pub functions: Vec<FunctionDescription>,
     pub context_layout: ContextLayout,
 }
 
 impl Description {
-    /// Whether to look for the functions in a file with this base name.
-    pub fn looks_into(&self, base_name: &str) -> bool {
+    /// Whether to search for the functions in a file with this base name.
+    pub fn searches(&self, base_name: &str) -> bool {
         self.objects.is_empty() || self.objects.iter().any(|pattern| matches(pattern, base_name))
     }
 
@@ -95,7 +95,7 @@ pub struct ContextLayout {
     pub parent_offset: Option<u32>,
 }
 
-/// A pattern in which `*` stands for any characters, none included.
+/// A pattern in which `*` matches any number of characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };

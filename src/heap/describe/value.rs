@@ -25,7 +25,7 @@ pub enum ValueSource {
     Pointee(u8),
 }
 
-/// How many bytes were asked for.
+/// The number of requested bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Size {
     One(ValueSource),

@@ -39,7 +39,7 @@ impl Contexts {
         self.by_key.get(&key.0).copied()
     }
 
-    /// The context with this key; one that was made before anybody looked, where it is not known.
+    /// The context with this key; one that was made before vmaudit attached, where it is not known.
     pub(super) fn found(&mut self, key: ContextKey) -> ContextId {
         if let Some(id) = self.find(key) {
             return id;
@@ -104,7 +104,7 @@ impl Contexts {
         }
     }
 
-    /// True of `top` itself, of what is below it, and of what is too deep to tell.
+    /// True of `top` itself, of what is below it, and of what is too deep to decide.
     fn is_within(&self, id: ContextId, top: ContextId) -> bool {
         let mut at = Some(id);
         for _ in 0..MAX_DEPTH {
@@ -156,7 +156,7 @@ impl Contexts {
         }
     }
 
-    /// A block of it is gone. True when its list wants [`Contexts::retain`].
+    /// A block of it is gone. True when its list needs [`Contexts::retain`].
     pub(super) fn freed(&mut self, id: ContextId) -> bool {
         let Some(node) = self.nodes.get_mut(id.0 as usize) else { return false };
         node.outstanding = node.outstanding.saturating_sub(1);

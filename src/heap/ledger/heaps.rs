@@ -5,7 +5,7 @@ use crate::model::hash::IntMap;
 use crate::model::{HeapEvent, HeapOp, MmKey, NoStack, Pid, StackId};
 use std::collections::HashMap;
 
-/// Who allocates: a stack that calls a function of the allocator.
+/// An allocating stack, and the allocator's function that it calls.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Site {
     pub stack: Result<StackId, NoStack>,
@@ -65,7 +65,7 @@ impl Heaps {
 
     /// Applies an event; an address space that is not known becomes so.
     pub fn apply(&mut self, event: &HeapEvent) {
-        // frees often have no stack, and a site of their own is nobody's
+        // frees often have no stack, and a site of their own would be useless
         let site = match event.op {
             HeapOp::Allocated { .. } | HeapOp::ResizeEnded { new: Some(_), .. } => {
                 self.sites.intern(Site { stack: event.stack, function: event.function })
@@ -89,8 +89,8 @@ impl Heaps {
         self.space(mm, pid);
     }
 
-    /// A process with an address space of its own starts as a copy of its parent's. (Threads and
-    /// vfork's children share it: nothing to tell.)
+    /// A process with an address space of its own starts as a copy of its parent's. (Threads and vfork's
+    /// children share it: nothing to do.)
     pub fn fork(&mut self, parent: MmKey, child: MmKey, child_pid: Pid) {
         if parent == child {
             return;
@@ -131,12 +131,12 @@ impl Heaps {
         self.lost_events = self.lost_events.saturating_add(events);
     }
 
-    /// An interval ends: growth is told from here on, and a point is added to each timeline.
+    /// An interval ends: growth is measured from here on, and a point is added to each timeline.
     pub fn mark(&mut self, time_ns: u64) {
         self.ledgers.values_mut().for_each(|ledger| ledger.mark(time_ns));
     }
 
-    /// What the kernel counted for a site: in place of what it had before, beside what events told.
+    /// What the kernel counted for a site: in place of what it had before, in addition to what events added.
     pub fn count(&mut self, mm: MmKey, pid: Pid, (site, counted): (Site, CountedSite)) {
         let site = self.sites.intern(site);
         self.space(mm, pid).count(site, counted);

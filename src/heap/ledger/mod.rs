@@ -36,7 +36,7 @@ const MAX_POINTS: usize = 2048;
 struct Pending {
     tid: Tid,
     address: Addr,
-    /// `None`: nobody saw its allocation.
+    /// `None`: its allocation was not seen.
     block: Option<Block>,
 }
 
@@ -231,7 +231,7 @@ impl HeapLedger {
         }
     }
 
-    /// What is at the address already was freed, and nobody heard of it.
+    /// What is at the address already was freed by a call that was not reported.
     fn put(&mut self, address: Addr, block: Block) {
         if let Some(forgotten) = self.blocks.insert(address, block) {
             self.doubts.lost_frees += 1;
@@ -273,8 +273,8 @@ impl HeapLedger {
         }
     }
 
-    /// A resize whose end is lost: the old block is gone, most likely, and where the new one is, nobody
-    /// knows.
+    /// A resize whose end is lost: the old block is gone, most likely, and where the new one is, is not
+    /// known.
     fn drop_pending(&mut self, tid: Tid) {
         let Some(at) = self.pending.iter().position(|p| p.tid == tid) else { return };
         if let Some(block) = self.pending.swap_remove(at).block {
@@ -371,7 +371,7 @@ impl HeapLedger {
     }
 
     /// Takes what was counted elsewhere (in the kernel) for a site, in place of what was taken before. What
-    /// events told of the site stays.
+    /// events added to the site stays.
     pub(crate) fn count(&mut self, id: SiteId, counted: CountedSite) {
         self.counts = true;
         let site = self.site(id);
@@ -393,7 +393,7 @@ impl HeapLedger {
         self.totals.replace(&former, &totals);
     }
 
-    /// What the process itself counted beside its sites.
+    /// What the process itself counted besides its sites.
     pub(crate) fn record_process(&mut self, peak: HeapPoint, doubts: Doubts) {
         (self.peak, self.doubts) = (peak, doubts);
     }
@@ -407,7 +407,7 @@ impl HeapLedger {
         self.contexts.len()
     }
 
-    /// Contexts that were made before anybody looked and have no name yet: it can be read from the
+    /// Contexts that were made before vmaudit attached and have no name yet: it can be read from the
     /// descriptor ([`super::describe::ContextLayout`]).
     pub fn nameless_contexts(&self) -> Vec<ContextKey> {
         let nameless = self.contexts.iter().filter(|&id| !self.contexts.is_named(id));

@@ -163,7 +163,7 @@ impl HeapLedger {
 
     /// Outstanding blocks, in no order, each with its site as the holder.
     pub fn known_blocks(&self) -> impl Iterator<Item = KnownBlock> {
-        self.blocks.iter().map(|(at, block)| KnownBlock { at, asked: block.size, holder: block.site.0 })
+        self.blocks.iter().map(|(at, block)| KnownBlock { at, requested: block.size, holder: block.site.0 })
     }
 
     /// True where a block that begins at this address is outstanding.

@@ -73,7 +73,7 @@ impl Totals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CountedSite {
     pub totals: Totals,
-    /// Of what is freed: by a free that nobody saw ([`Doubts::lost_frees`]).
+    /// Of what is freed: by a free that was not seen ([`Doubts::lost_frees`]).
     pub lost_frees: u64,
 }
 
@@ -123,8 +123,8 @@ impl SiteTotals {
         self.at_marks = [now, last];
     }
 
-    /// Nothing of it was ever freed, and it grew in at least two intervals, the newest of them in the
-    /// second half of all. Without two intervals, nothing can be told.
+    /// Nothing of it was ever freed, and it grew in at least two intervals, the newest of them in the second
+    /// half of all. Without two intervals, nothing is known.
     pub fn leaks(&self, intervals: u32) -> bool {
         self.totals.freed.blocks == 0 && self.grown >= 2 && self.grown_last > intervals / 2
     }
@@ -148,7 +148,7 @@ impl SiteTotals {
     }
 }
 
-/// What is not as exact as it looks. Counts of events, not of what samples stand for.
+/// Sources of inexactness. Counts of events, not of what samples represent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Doubts {
@@ -157,12 +157,12 @@ pub struct Doubts {
     /// Blocks counted as freed because their address was handed out again: the report of their free
     /// was lost, or they were freed by a function that is not probed.
     pub lost_frees: u64,
-    /// Frees of blocks whose allocation nobody saw, before anything was lost: allocated before
-    /// vmaudit attached, or by a function that is not probed, or not drawn as a sample.
+    /// Frees of blocks whose allocation was not seen, before anything was lost: allocated before vmaudit
+    /// attached, or by a function that is not probed, or not drawn as a sample.
     pub unseen_frees: u64,
     /// The same after a loss: perhaps their allocation was lost.
     pub doubtful_frees: u64,
-    /// Calls that were refused for lack of memory, and what they asked for.
+    /// Calls that were refused for lack of memory, and the bytes that they requested.
     pub refused: u64,
     pub refused_bytes: u64,
 }

@@ -32,8 +32,8 @@ pub struct HeapReport {
     pub combined: bool,
     pub filter: Filter,
     pub events: Events,
-    /// Of the events that were seen and not lost: allocations whose stack found no room in the buffer.
-    /// They are in rows of their own.
+    /// Of the events that were seen and not lost: allocations whose stack found no space in the buffer. They
+    /// are in rows of their own.
     pub without_stack: u64,
     pub processes: Vec<HeapProcess>,
     pub stacks: Vec<Stack>,
@@ -108,13 +108,13 @@ pub struct HeapProcess {
     /// What counting takes of its memory; absent where it takes none (counted by probes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own: Option<Own>,
-    /// Beside the mapping audit; null where that was not made.
+    /// Compared with the mapping audit; null where that was not made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<Comparison>,
     /// The allocator's arenas, where the process still lived; absent where none could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Fragmentation>,
-    /// What runtimes in it keep of their heaps; empty where that was not asked for, or there is none.
+    /// What runtimes in it keep of their heaps; empty where that was not requested, or there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<RuntimeRecord>,
 }
@@ -175,7 +175,7 @@ pub struct NothingSeen {
     pub reason: String,
     /// In words.
     pub why: String,
-    /// Of what nobody saw allocated.
+    /// Of blocks whose allocation was not seen.
     pub frees: u64,
     /// Mapped by the allocators that are watched since the process began. Where this or `frees` is above 0, it did
     /// allocate.
@@ -262,15 +262,15 @@ pub struct HeapSite {
     pub temporary: Option<u64>,
 }
 
-/// Blocks of `from` to `to` bytes as malloc_usable_size(3) has it: one size, or for large blocks a power of two
-/// and what lies below the next. From 0 to 0: the allocator did not tell.
+/// Blocks of `from` to `to` bytes as malloc_usable_size(3) has it: one size, or for large blocks a power of
+/// two and what lies below the next. From 0 to 0: the allocator does not report it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SizeClass {
     pub from: u64,
     pub to: u64,
     pub blocks: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Bytes that the allocator gave beyond: of blocks of 64 KiB and less, the least that it gave for such a size.
     pub rounding: u64,

@@ -1,5 +1,4 @@
-//! The socket to `Running`, as whoever receives the notifications has it: the keeper, or vmaudit's own
-//! server.
+//! The socket to `Running`, for the receiver of the notifications: the keeper, or vmaudit's own server.
 
 use super::protocol::{Message, PACKET};
 use nix::errno::Errno;
@@ -51,7 +50,7 @@ impl AppSocket {
         self.unsent.push_back(message);
     }
 
-    /// Says something to which there is no answer. That the other side is gone is heard.
+    /// Sends a message without an answer. An error if the other side is gone.
     pub fn say(&self, message: Message) {
         if let Some(fd) = &self.fd {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;

@@ -24,7 +24,7 @@ pub struct CallServer {
     inbox: Inbox,
     /// To `Running`.
     app: AppSocket,
-    /// Received by somebody else, or too early.
+    /// Received by another process, or too early.
     first: Option<HeldCall>,
 }
 
@@ -71,10 +71,10 @@ impl CallServer {
             return Ok(Arrival::Call(call));
         }
         self.send_waiting();
-        if !self.inbox.has_room() {
+        if !self.inbox.has_space() {
             self.inbox.forget_gone(self.exits.listener());
         }
-        let input = if self.inbox.has_room() { PollFlags::POLLIN } else { PollFlags::empty() };
+        let input = if self.inbox.has_space() { PollFlags::POLLIN } else { PollFlags::empty() };
         let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
         let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();
@@ -174,8 +174,8 @@ impl HeldCalls for CallServer {
 }
 
 impl Drop for CallServer {
-    /// Nothing waits for an answer that will not come; what comes next is the keeper's, whom the
-    /// end of this socket calls.
+    /// No thread waits for an answer that does not come; later calls are the keeper's, which the end of this
+    /// socket wakes.
     fn drop(&mut self) {
         for id in self.inbox.ids() {
             let _ = self.exits.listener().let_continue(id);

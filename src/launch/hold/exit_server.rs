@@ -21,17 +21,17 @@ pub enum Served {
     Done,
     /// Its process is at its end and waits for an answer.
     Final(HeldNotice),
-    /// It will be refused, and goes on when that is told.
+    /// It will be refused, and continues when that is reported.
     Strict(Message),
-    /// exit_group by a second thread, while the first one's process is held: nobody has to be
-    /// told, answering the first kills this one.
+    /// exit_group by a second thread, while the first one's process is held: it need not be reported,
+    /// answering the first kills this one.
     AlsoEnding(HeldNotice),
 }
 
 pub struct ExitServer {
     listener: Listener,
     last_thread: LastThread,
-    /// Whom the last notification came from: most likely the next one, too.
+    /// The process of the last notification: most likely of the next one, too.
     recent: Option<Pid>,
     /// Processes held at their end.
     ending: Vec<HeldNotice>,
@@ -53,7 +53,7 @@ impl ExitServer {
         &self.listener
     }
 
-    /// Decides about a notification that was received (perhaps by somebody else).
+    /// Decides about a notification that was received (perhaps by another process).
     pub fn judge(&mut self, notification: &libc::seccomp_notif) -> Result<Served, Errno> {
         let id = notification.id;
         let tid = notification.pid as Tid;
@@ -85,7 +85,7 @@ impl ExitServer {
         }
     }
 
-    /// What vmaudit is to hear of a call that asks for seccomp's strict mode.
+    /// The message to vmaudit about a call that requests seccomp's strict mode.
     pub fn strict(&mut self, notification: &libc::seccomp_notif) -> Option<Message> {
         let tid = notification.pid as Tid;
         let (nr, args) = arch::native(&notification.data)?;
@@ -102,12 +102,12 @@ impl ExitServer {
         }
     }
 
-    /// From now on these are let go like threads that leave a living process.
+    /// From now on these are continued like exiting threads of a running process.
     pub fn spare(&mut self, spared: Spared) {
         self.spared = pid_namespace("self").map(|own| (spared, own));
     }
 
-    /// Takes over what another server has held and nobody answered.
+    /// Takes over what another server has held and not answered.
     pub fn inherit(&mut self, held: Vec<HeldNotice>) {
         self.ending = held;
     }
@@ -142,7 +142,7 @@ impl ExitServer {
         let Some((spared, own)) = self.spared else { return false };
         let judge = |stat: Stat<'_>| is_small_and_short(stat, spared)?.then(|| first_stack(stat)).flatten();
         let Some(first) = stat::of(tid, judge) else { return false };
-        // Who is in a container is known by looking.
+        // Processes of a container are recognised by their PID namespace.
         task_names::stack_bytes(tid) == Some(first) && pid_namespace(tid) == Some(own)
     }
 
@@ -150,7 +150,7 @@ impl ExitServer {
         if self.surely_not_last(exit) {
             return false;
         }
-        // In this order: who is counted must not be forgotten before.
+        // In this order: a counted process must not be forgotten before.
         self.last_thread.forget_gone(exit.pid, |tid| belongs(tid, exit.pid));
         if self.surely_not_last(exit) {
             return false;
@@ -189,8 +189,8 @@ fn is_small_and_short(stat: Stat<'_>, spared: Spared) -> Option<bool> {
     Some(is_alone && is_inner && is_small && boottime_ns().saturating_sub(started) < SHORT_NS)
 }
 
-/// What execve makes of the stack, bytes (`setup_arg_pages`, fs/exec.c): the strings, and room below them. No
-/// call shows that it has grown since.
+/// What execve makes of the stack, bytes (`setup_arg_pages`, fs/exec.c): the strings, and space below them.
+/// No call shows that it has grown since.
 fn first_stack(stat: Stat<'_>) -> Option<u64> {
     const ROOM: u64 = 128 << 10;
     let from = stat.field::<u64>(stat::ARG_START)? / PAGE * PAGE;

@@ -40,7 +40,7 @@ pub fn exit_filter() -> Vec<Instruction> {
     program(native, &[])
 }
 
-/// Where the accumulator holds the number: calls that ask for strict mode, by the numbers of prctl and
+/// Where the accumulator holds the number: calls that request strict mode, by the numbers of prctl and
 /// seccomp.
 fn notify_strict_mode(section: &mut Vec<Instruction>, [prctl, seccomp]: [i32; 2]) {
     let equal = |jump_false, k| Instruction { code: BPF_JMP_JEQ_K, jump_true: 0, jump_false, k };
@@ -57,8 +57,8 @@ fn notify_strict_mode(section: &mut Vec<Instruction>, [prctl, seccomp]: [i32; 2]
 const PR_SET_SECCOMP: u32 = libc::PR_SET_SECCOMP as u32;
 const SET_MODE_STRICT: u32 = libc::SECCOMP_SET_MODE_STRICT;
 
-/// True for a call that asks for seccomp's strict mode. The kernel refuses it with EINVAL where there is
-/// a filter (seccomp_may_assign_mode, kernel/seccomp.c), and the hold is one.
+/// True for a call that requests seccomp's strict mode. The kernel refuses it with EINVAL where there is a
+/// filter (seccomp_may_assign_mode, kernel/seccomp.c), and the hold is one.
 pub fn asks_for_strict_mode(nr: i64, args: &[u64; 6]) -> bool {
     match nr {
         libc::SYS_prctl => {
@@ -69,7 +69,7 @@ pub fn asks_for_strict_mode(nr: i64, args: &[u64; 6]) -> bool {
     }
 }
 
-/// System calls to be notified beside the exits.
+/// System calls to be notified in addition to the exits.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CallSet {
     /// By number on this architecture, at most 200.
@@ -141,16 +141,16 @@ pub(in crate::launch) fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
     by_kind(section(numbers), None)
 }
 
-/// `native` for calls of this architecture. Of 32-bit programs exits, calls that ask for strict mode, and
+/// `native` for calls of this architecture. Of 32-bit programs exits, calls that request strict mode, and
 /// those of `numbers` that are known.
 fn program(native: Vec<Instruction>, numbers: &[i32]) -> Vec<Instruction> {
     let compat = COMPAT.map(|compat| {
         let [prctl, seccomp] = [libc::SYS_prctl, libc::SYS_seccomp].map(|nr| compat.number_of(nr));
-        let wanted = |nr: i64| {
+        let is_notified = |nr: i64| {
             let exits = [NR_EXIT, NR_EXIT_GROUP].map(i64::from);
             exits.contains(&nr) || nr != libc::SYS_seccomp && numbers.iter().any(|&n| i64::from(n) == nr)
         };
-        let own = compat.calls.iter().filter(|&&(_, nr)| wanted(nr));
+        let own = compat.calls.iter().filter(|&&(_, nr)| is_notified(nr));
         let mut notified = section(&own.map(|&(own, _)| own).collect::<Vec<_>>());
         if let (Some(prctl), Some(seccomp)) = (prctl, seccomp) {
             notify_strict_mode(&mut notified, [prctl, seccomp]);
@@ -294,14 +294,14 @@ mod tests {
         let seccomp = libc::SYS_seccomp as i32;
         for nr in 0..1024 {
             let exits = matches!(nr, NR_EXIT | NR_EXIT_GROUP);
-            let wanted = SET.numbers.contains(&nr) || exits || nr == seccomp;
-            let expected = if wanted { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
+            let is_notified = SET.numbers.contains(&nr) || exits || nr == seccomp;
+            let expected = if is_notified { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32), expected, "syscall {nr}");
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32 | X32_BIT), SECCOMP_RET_ALLOW, "x32 syscall {nr}");
         }
         for option in (0..64).chain([0x5356_4d41]) {
-            let wanted = SET.prctl_options.contains(&option) || option == PR_SET_SECCOMP;
-            let expected = if wanted { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
+            let is_notified = SET.prctl_options.contains(&option) || option == PR_SET_SECCOMP;
+            let expected = if is_notified { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
             assert_eq!(run_with(&program, AUDIT_ARCH, (prctl, option)), expected, "prctl {option:#x}");
             assert_eq!(run_with(&program, AUDIT_ARCH, (9, option)), SECCOMP_RET_USER_NOTIF);
             assert_eq!(run_with(&program, AUDIT_ARCH, (0, option)), SECCOMP_RET_ALLOW);
@@ -340,8 +340,8 @@ mod tests {
                 assert!(step.code == BPF_RET_K || furthest < program.len(), "{at} of {count}");
             }
             for nr in 0..200 {
-                let wanted = numbers.contains(&nr);
-                assert_eq!(run(&program, AUDIT_ARCH, nr as u32) == SECCOMP_RET_USER_NOTIF, wanted);
+                let is_notified = numbers.contains(&nr);
+                assert_eq!(run(&program, AUDIT_ARCH, nr as u32) == SECCOMP_RET_USER_NOTIF, is_notified);
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The guard: a second tiny process, which only waits, for the case that vmaudit and the keeper are
 //! killed together.
 //!
-//! With the last listener closed, the kernel fails every notified call with ENOSYS: threads would spin
-//! in `exit` for ever, and exit_group would end in a crash. The guard has a copy of the listener, and the
-//! reading end of a pipe whose writing end vmaudit and the keeper have. When that hangs up, both are
-//! gone: the guard lets go on what they had received, and is the keeper from then on, with a guard of
-//! its own. When the guard is killed, nobody reads the pipe any more, and the keeper forks another one.
+//! With the last listener closed, the kernel fails every notified call with ENOSYS: threads would spin in
+//! `exit` for ever, and exit_group would end in a crash. The guard has a copy of the listener, and the
+//! reading end of a pipe whose writing end vmaudit and the keeper have. When that hangs up, both are gone:
+//! the guard lets go on what they had received, and is the keeper from then on, with a guard of its own. When
+//! the guard is killed, the pipe has no reader any more, and the keeper forks another one.
 
 use super::handover;
 use super::helper::{self, detach_from_session, keep_only};
@@ -108,7 +108,7 @@ pub fn spawn(post: Post, watched: OwnedFd, slots: SharedSlots) -> Result<Pid, Er
 /// Waits. False: no task has the filter any more.
 fn outlives_both(listener: &Listener, watched: BorrowedFd<'_>) -> Result<bool, Errno> {
     loop {
-        // Hanging up is always told.
+        // POLLHUP is always reported.
         let mut fds = [listener.as_fd(), watched].map(|fd| PollFd::new(fd, PollFlags::empty()));
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -148,7 +148,7 @@ impl Guarded {
         self.due
     }
 
-    /// Nobody reads the line any more.
+    /// The pipe has no reader any more.
     pub fn is_gone(&mut self) {
         if let Some(guard) = self.guard.take() {
             fork::reap(guard);

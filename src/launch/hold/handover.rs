@@ -27,7 +27,7 @@ pub fn closed_early(fd: OwnedFd) -> OwnedFd {
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     let lowest = soft.min(ENOUGH).saturating_sub(SPARE) as i32;
     match fcntl(&fd, FcntlArg::F_DUPFD_CLOEXEC(lowest)) {
-        // SAFETY: the descriptor is new, and nobody else owns it.
+        // SAFETY: the descriptor is new, and owned by nothing else.
         Ok(high) => unsafe { OwnedFd::from_raw_fd(high) },
         // Only the order is lost.
         Err(_) => fd,

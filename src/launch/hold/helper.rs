@@ -1,5 +1,5 @@
-//! What vmaudit's two helper processes, the keeper and the guard, have in common: they stand apart from
-//! vmaudit, the terminal and whatever else might end or be kept waiting by them.
+//! What vmaudit's two helper processes, the keeper and the guard, have in common: they are detached from
+//! vmaudit, the terminal and whatever else might end them or wait for them.
 
 use crate::sys::stat::{self, Stat};
 use crate::sys::task::close_range;
@@ -54,11 +54,11 @@ pub fn detach_from_session(name: &CStr) {
 pub fn show_as(name: &CStr) {
     let _ = nix::sys::prctl::set_name(name);
     let Some((start, end)) = stat::of("self", arguments_of) else { return };
-    let Some(room) = end.checked_sub(start).and_then(|room| usize::try_from(room).ok()) else { return };
-    let mut words = vec![0; room];
+    let Some(space) = end.checked_sub(start).and_then(|space| usize::try_from(space).ok()) else { return };
+    let mut words = vec![0; space];
     let name = name.to_bytes();
     // A last byte other than NUL would have the kernel read on (get_mm_cmdline, fs/proc/base.c).
-    if name.len() < room {
+    if name.len() < space {
         words[..name.len()].copy_from_slice(name);
     }
     // By way of the kernel: whatever became of the place, a write cannot crash. Only for ps and pkill.
@@ -110,7 +110,7 @@ pub fn keep_only<const N: usize>(fds: [OwnedFd; N]) -> Result<[OwnedFd; N], Errn
         }
     }
     let mut next = FIRST_FD..;
-    // SAFETY: dup2 has just made these, and nobody else in this process owns them.
+    // SAFETY: dup2 has just made these, and nothing else in this process owns them.
     Ok([(); N].map(|()| unsafe { OwnedFd::from_raw_fd(next.next().unwrap_or(above)) }))
 }
 

@@ -26,7 +26,7 @@ pub enum Source {
     /// file: there is none, nothing to keep.
     Child { keeper: OwnedFd, guard: OwnedFd, watched: OwnedFd },
     /// A replacement gets the copy, and what its predecessor left unanswered. It has that one's guard.
-    Copy { listener: Listener, held: Vec<HeldNotice>, stands_by: bool },
+    Copy { listener: Listener, held: Vec<HeldNotice>, is_fallback: bool },
 }
 
 /// What the keeper shares with vmaudit.
@@ -57,19 +57,19 @@ pub fn spawn(ends: Ends, source: Source) -> Result<Pid, Errno> {
                 let guarded = Guarded::new(line.into(), guard);
                 Keeper::new(Listener::new(listener), app, guarded, slots)
             }
-            Source::Copy { listener, held, stands_by } => {
+            Source::Copy { listener, held, is_fallback } => {
                 let [app, line, listener] = keep_only([app, line.into(), listener.into()])?;
                 let (app, guarded) = (AppSocket::new(app), Guarded::new(line.into(), None));
                 let mut keeper = Keeper::new(Listener::new(listener), app, guarded, slots);
-                keeper.stands_by = stands_by;
+                keeper.is_fallback = is_fallback;
                 keeper.server.inherit(held);
                 keeper
             }
         };
-        // That it is only to stand by was said before there was a listener. Then vmaudit receives, and
-        // what is in a slot by now is not left behind: it is being looked at.
+        // That it is only the fallback was set before there was a listener. Then vmaudit receives, and what
+        // is in a slot by now is not left behind: it is being examined.
         keeper.receive_from_app();
-        if !keeper.stands_by {
+        if !keeper.is_fallback {
             keeper.inherit();
         }
         keeper.run()
@@ -83,13 +83,13 @@ pub struct Keeper {
     app: AppSocket,
     guarded: Guarded,
     /// vmaudit receives the notifications itself.
-    stands_by: bool,
+    is_fallback: bool,
 }
 
 impl Keeper {
     fn new(listener: Listener, app: AppSocket, guarded: Guarded, slots: SharedSlots) -> Keeper {
         let inbox = Inbox::new(slots.clone());
-        Keeper { server: ExitServer::new(listener), inbox, slots, app, guarded, stands_by: false }
+        Keeper { server: ExitServer::new(listener), inbox, slots, app, guarded, is_fallback: false }
     }
 
     /// The keeper after vmaudit and its keeper: all that they had received goes on, as soon as there is
@@ -117,7 +117,7 @@ impl Keeper {
             if from_app.contains(PollFlags::POLLOUT) {
                 self.send_waiting();
             }
-            if from_listener.contains(PollFlags::POLLIN) && !self.stands_by {
+            if from_listener.contains(PollFlags::POLLIN) && !self.is_fallback {
                 self.receive();
             } else if from_listener.contains(PollFlags::POLLHUP) {
                 // No task has the filter any more.
@@ -129,10 +129,10 @@ impl Keeper {
 
     /// What happened to the listener, to the line and to the socket.
     fn wait(&mut self) -> Result<[PollFlags; 3], Errno> {
-        if !self.inbox.has_room() {
+        if !self.inbox.has_space() {
             self.inbox.forget_gone(self.server.listener());
         }
-        let receives = !self.stands_by && self.inbox.has_room();
+        let receives = !self.is_fallback && self.inbox.has_space();
         let input = if receives { PollFlags::POLLIN } else { PollFlags::empty() };
         let output = if self.app.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
         let (line, app) = (self.guarded.line(), self.app.fd());
@@ -182,7 +182,7 @@ impl Keeper {
         }
     }
 
-    /// Processes at their end, too: nobody is there to look.
+    /// Processes at their exit, too: no one is left to examine them.
     fn let_all_go(&mut self) {
         for notification in self.inbox.inherit() {
             self.let_go(notification.id);
@@ -208,10 +208,10 @@ impl Keeper {
                     self.server.answered(id);
                     self.inbox.forget(id);
                 }
-                Received::Message(Message::StandBy) => self.stands_by = true,
+                Received::Message(Message::StandBy) => self.is_fallback = true,
                 Received::Message(Message::Spare(spared)) => self.server.spare(spared),
                 Received::Message(Message::Serve) => {
-                    self.stands_by = false;
+                    self.is_fallback = false;
                     self.let_all_go();
                 }
                 Received::Message(Message::Held(_) | Message::Ready | Message::Strict { .. }) => {}
@@ -222,7 +222,7 @@ impl Keeper {
     }
 
     fn app_is_gone(&mut self) {
-        self.stands_by = false;
+        self.is_fallback = false;
         self.let_all_go();
     }
 }

@@ -1,26 +1,25 @@
 //! Which thread's `exit` ends its process? A pure state machine: what it must know of the
 //! system comes in as arguments.
 //!
-//! A thread that was let go on in `exit` stays in /proc/PID/task until it is dead (and the
-//! leader, as a zombie, until its whole process is). Such threads are *leaving*: they do not
-//! count as living, so that of two last threads that exit at once exactly one is the last.
+//! A thread that was continued in `exit` stays in /proc/PID/task until it is dead (and the leader, as a
+//! zombie, until its whole process is). Such threads are *leaving*: they do not count as living, so that of
+//! two last threads that exit at once exactly one is the last.
 
 use crate::model::{Pid, Tid};
 use std::collections::{HashMap, HashSet};
 
-/// How long a thread that was let go may need to reach `do_exit`. If it still runs after that
-/// time, its number belongs to somebody else: another thread got it, or the process called
-/// execve from another thread, which takes over the leader's number (de_thread, fs/exec.c).
+/// How long a thread that was continued may need to reach `do_exit`. If it still runs after that time, its
+/// number has been reused: another thread got it, or the process called execve from another thread, which
+/// takes over the leader's number (de_thread, fs/exec.c).
 const LEAVING_NS: u64 = 1_000_000_000;
 
-/// Up to so many threads, to ask for each is cheaper than to list all.
+/// Up to so many threads, checking each is cheaper than listing all.
 const FEW: usize = 4;
 
 /// More processes than that are not remembered: those killed by a signal never say goodbye.
 const MAX_PROCESSES: usize = 1024;
 
-/// Looks at the threads of the process in question. Both questions cost something: neither is
-/// asked without need.
+/// Inspects the threads of the process in question. Both checks are expensive, and made only where necessary.
 pub trait ThreadProbe {
     /// True for a zombie, and when PF_EXITING (include/linux/sched.h) is set.
     fn is_exiting(&mut self, tid: Tid) -> bool;
@@ -38,21 +37,21 @@ pub struct ThreadExit {
     pub now_ns: u64,
 }
 
-/// Remembers which threads were let go on in `exit`, and when.
+/// Remembers which threads were continued in `exit`, and when.
 #[derive(Default, Debug)]
 pub struct LastThread {
     leaving: HashMap<Pid, HashMap<Tid, u64>>,
 }
 
 impl LastThread {
-    /// The cheap question, without a list of the threads: true when, of `threads` in all,
-    /// there is surely one more beside the exiting and the leaving ones.
+    /// The cheap check, without a list of the threads: true when, of `threads` in all, there is surely one
+    /// more than the exiting and the leaving ones.
     pub fn surely_not_last(&self, exit: ThreadExit, threads: u64) -> bool {
-        // A process that was never looked at may have a leader that left before.
+        // A process that was never examined may have a leader that left before.
         self.leaving.get(&exit.pid).is_some_and(|leaving| threads > leaving.len() as u64 + 1)
     }
 
-    /// Forgets those that were let go and are gone, as long as they are few.
+    /// Forgets those that were continued and are gone, as long as their number is small.
     pub fn forget_gone(&mut self, pid: Pid, mut exists: impl FnMut(Tid) -> bool) {
         if let Some(leaving) = self.leaving.get_mut(&pid)
             && leaving.len() <= FEW
@@ -61,23 +60,23 @@ impl LastThread {
         }
     }
 
-    /// The exact question: is nobody in `tasks` (the names in /proc/PID/task) alive but the
-    /// one that exits? Threads that are gone from `tasks` are forgotten.
-    pub fn is_last(&mut self, exit: ThreadExit, tasks: &[Tid], mut look: impl ThreadProbe) -> bool {
+    /// The exact check: is the exiting thread the only one in `tasks` (the names in /proc/PID/task) that is
+    /// alive? Threads that are gone from `tasks` are forgotten.
+    pub fn is_last(&mut self, exit: ThreadExit, tasks: &[Tid], mut probe: impl ThreadProbe) -> bool {
         self.bound(exit.pid);
         let leaving = self.leaving.entry(exit.pid).or_default();
-        // Only the gone are worth a search; `tasks` is short whenever this is asked often.
+        // Only the gone are worth a search; `tasks` is short whenever this is called often.
         if !leaving.is_empty() {
             let present: HashSet<Tid> = tasks.iter().copied().collect();
             leaving.retain(|tid, _| present.contains(tid));
         }
-        // A thread that nobody let go settles it in most cases: look at those first, and at the
-        // leader, which stays as a zombie, before all others.
+        // A thread that was not continued settles it in most cases: check those first, and at the leader,
+        // which stays as a zombie, before all others.
         let others = tasks.iter().copied().filter(|&tid| tid != exit.tid);
         let (known, mut strange): (Vec<Tid>, Vec<Tid>) = others.partition(|tid| leaving.contains_key(tid));
         strange.sort_by_key(|&tid| tid != exit.pid);
         for tid in strange {
-            if !look.is_exiting(tid) {
+            if !probe.is_exiting(tid) {
                 return false;
             }
             leaving.insert(tid, exit.now_ns);
@@ -85,10 +84,10 @@ impl LastThread {
         let mut last = true;
         for tid in known {
             let since = leaving.get(&tid).copied().unwrap_or(0);
-            let on_its_way = look.is_exiting(tid)
+            let on_its_way = probe.is_exiting(tid)
                 || exit.now_ns.saturating_sub(since) < LEAVING_NS
                     // Only the leader's number can have a new owner that soon.
-                    && !(tid == exit.pid && look.is_in_other_call(tid));
+                    && !(tid == exit.pid && probe.is_in_other_call(tid));
             if !on_its_way {
                 leaving.remove(&tid);
                 last = false;
@@ -97,7 +96,7 @@ impl LastThread {
         last
     }
 
-    /// The thread was let go on in `exit` and will die.
+    /// The thread was continued in `exit` and will die.
     pub fn let_go(&mut self, exit: ThreadExit) {
         self.bound(exit.pid);
         self.leaving.entry(exit.pid).or_default().insert(exit.tid, exit.now_ns);
@@ -137,14 +136,14 @@ mod tests {
         }
     }
 
-    /// Nobody is to be examined.
+    /// No thread is to be examined.
     struct Nobody;
     impl ThreadProbe for Nobody {
         fn is_exiting(&mut self, tid: Tid) -> bool {
-            panic!("looked at {tid}")
+            panic!("examined {tid}")
         }
         fn is_in_other_call(&mut self, tid: Tid) -> bool {
-            panic!("looked at {tid}")
+            panic!("examined {tid}")
         }
     }
 
@@ -154,7 +153,7 @@ mod tests {
         ThreadExit { pid: PID, tid, now_ns }
     }
 
-    /// As the server asks: the cheap question first. Lets the thread go when it is not last.
+    /// As in the server: the cheap check first. Lets the thread go when it is not last.
     fn ask(state: &mut LastThread, who: ThreadExit, tasks: &[Tid], others: Others) -> bool {
         if state.surely_not_last(who, tasks.len() as u64) || !state.is_last(who, tasks, others) {
             state.let_go(who);
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_beside_a_living_main_is_not() {
+    fn a_worker_of_a_running_main_thread_is_not() {
         let mut state = LastThread::default();
         assert!(!ask(&mut state, exit(101, 0), &[PID, 101], InOtherCall));
         // The same worker's number is gone from the list; the next one comes.
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_order_of_many_threads_gives_one_last() {
-        // Thread `n` leaves in the list `lag` exits after it was let go.
+        // Thread `n` leaves in the list `lag` exits after it was continued.
         for lag in 0..6 {
             let mut state = LastThread::default();
             let all: Vec<Tid> = (PID..PID + 50).collect();
@@ -219,12 +218,12 @@ mod tests {
 
     #[test]
     fn a_fresh_server_recognises_a_leader_that_left_before() {
-        // The keeper was replaced: nobody remembers that the leader left.
+        // The keeper was replaced: the leader's exit was forgotten.
         assert!(ask(&mut LastThread::default(), exit(101, 5), &[PID, 101], Exiting));
     }
 
     #[test]
-    fn the_thread_that_exits_is_never_looked_at() {
+    fn the_thread_that_exits_is_never_examined() {
         let mut state = LastThread::default();
         assert!(state.is_last(exit(PID, 0), &[PID], Nobody));
     }
@@ -240,7 +239,7 @@ mod tests {
         assert!(!state.surely_not_last(exit(103, 1), 2));
         state.forget_gone(PID, |_| false);
         assert!(state.surely_not_last(exit(103, 1), 2));
-        // Of a process that nobody knows nothing is sure.
+        // Of an unknown process nothing is certain.
         assert!(!state.surely_not_last(ThreadExit { pid: 7, tid: 8, now_ns: 0 }, 2));
     }
 

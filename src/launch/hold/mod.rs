@@ -1,4 +1,4 @@
-//! vmaudit's side of holding exits: hears the keeper, answers the kernel, replaces a keeper
+//! vmaudit's side of holding exits: receives the keeper's messages, answers the kernel, replaces a keeper
 //! that was killed.
 
 mod app_socket;
@@ -53,8 +53,8 @@ pub struct HeldExit {
     /// zombie has no mm (exit_mm, kernel/exit.c).
     pub tid: Tid,
     pub kind: ExitKind,
-    /// The status that the call asks for, 0 to 255. For `LastThread` older kernels report the
-    /// leader's own instead (newer: synchronize_group_exit, kernel/exit.c).
+    /// The status in the call's argument, 0 to 255. For `LastThread` older kernels report the leader's own
+    /// instead (newer: synchronize_group_exit, kernel/exit.c).
     pub status: i32,
     id: u64,
 }
@@ -83,9 +83,9 @@ pub struct KeeperSeat {
     /// While it is open, the guard stays a guard.
     pub line: Line,
     pub slots: SharedSlots,
-    /// To vmaudit's own server of notifications, where that receives them and the keeper stands by.
+    /// To vmaudit's own server of notifications, where that receives them and the keeper is the fallback.
     pub server: Option<OwnedFd>,
-    /// Whom the keeper lets go by itself.
+    /// Which processes the keeper continues by itself.
     pub spared: Option<Spared>,
 }
 
@@ -99,7 +99,7 @@ pub enum KeeperReport {
     },
     /// No more for now.
     Nothing,
-    /// Nobody has the filter any more, and the keeper has gone.
+    /// No task has the filter any more, and the keeper has ended.
     NoTaskLeft,
     /// The keeper was killed; another has its place, with another socket.
     Replaced,
@@ -107,7 +107,7 @@ pub enum KeeperReport {
 
 pub struct Hold {
     seat: KeeperSeat,
-    /// Told to the app, not yet released.
+    /// Reported to the app, not yet released.
     held: Vec<HeldNotice>,
     /// Processes that were released, and when: they are on their way out.
     released: Vec<(Pid, Instant)>,
@@ -172,7 +172,7 @@ impl Hold {
                 }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return None,
-                // It receives no more: the keeper does, and has to look after what is left.
+                // It receives no more: the keeper does, and has to handle what is left.
                 Ok(_) | Err(_) => {
                     self.seat.server = None;
                     self.send_to_keeper(Message::Serve);
@@ -217,8 +217,8 @@ impl Hold {
         answered
     }
 
-    /// True for exit_group by a second thread of a process whose first one was let go just now,
-    /// and does not yet know that it is dead: the process was seen already.
+    /// True for exit_group by a second thread of a process whose first one was continued just now, and does
+    /// not yet know that it is dead: the process was seen already.
     fn is_afterthought(&mut self, notice: HeldNotice) -> bool {
         self.released.retain(|(_, when)| when.elapsed() < DYING);
         let afterthought = self.released.iter().any(|&(pid, _)| pid == notice.pid);
@@ -228,8 +228,8 @@ impl Hold {
         afterthought
     }
 
-    /// When nobody has the filter any more the keeper ends by itself: waits for that, so that it
-    /// is not left as a zombie where nobody reaps (many containers' first process).
+    /// When no task has the filter any more the keeper ends by itself: waits for that, so that it is not left
+    /// as a zombie where no process reaps (many containers' first process).
     pub fn reap_keeper_if_done(&mut self) {
         if !self.has_task() {
             reap(self.seat.keeper);
@@ -248,8 +248,8 @@ impl Hold {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(&failed)?;
         let listener = self.seat.listener.duplicate().map_err(&failed)?;
-        let stands_by = self.seat.server.is_some();
-        let source = Source::Copy { listener, held: self.held.clone(), stands_by };
+        let is_fallback = self.seat.server.is_some();
+        let source = Source::Copy { listener, held: self.held.clone(), is_fallback };
         let line = self.seat.line.duplicate().map_err(&failed)?;
         let ends = Ends { app: keepers_end, line, slots: self.seat.slots.clone() };
         self.seat.keeper = keeper::spawn(ends, source).map_err(&failed)?;

@@ -52,9 +52,9 @@ pub enum Message {
     Serve,
     /// Keeper to vmaudit: the guard is forked.
     Ready,
-    /// Who receives, to vmaudit: a process asks for seccomp's strict mode, which the kernel will refuse.
+    /// Receiver to vmaudit: a process requests seccomp's strict mode, which the kernel will refuse.
     Strict { pid: i32, comm: Comm },
-    /// vmaudit to keeper, before the first notification: whom to let go without a word.
+    /// vmaudit to keeper, before the first notification: which processes to continue without a report.
     Spare(Spared),
 }
 

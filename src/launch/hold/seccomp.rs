@@ -71,8 +71,8 @@ impl Listener {
         seccomp::receive(&self.0, slot)
     }
 
-    /// Lets the call go on as if nothing had been. Ok(false): the task is gone, or somebody
-    /// has answered already.
+    /// Continues the call as if it had not been notified. Ok(false): the task is gone, or the call has been
+    /// answered already.
     pub fn let_continue(&self, id: u64) -> Result<bool, Errno> {
         match self.answer(id) {
             Ok(()) => Ok(true),
@@ -94,8 +94,8 @@ impl Listener {
         }
     }
 
-    /// True when the kernel knows the notification no more: its task has woken up with the answer, or
-    /// was killed. To be asked after an answer only.
+    /// True when the kernel does not know the notification any more: its task has woken up with the answer,
+    /// or was killed. To be called after an answer only.
     pub fn is_forgotten(&self, id: u64) -> bool {
         // EINPROGRESS: answered, and not yet woken up.
         self.answer(id) == Err(Errno::ENOENT)

@@ -18,7 +18,7 @@ const SLOTS_BYTES: NonZeroUsize = match NonZeroUsize::new(SLOTS * size_of::<libc
     None => NonZeroUsize::MIN,
 };
 
-/// Shared with every process that is forked. A copy is the same room.
+/// Shared with every process that is forked. A copy has the same memory.
 #[derive(Clone)]
 pub struct SharedSlots(Arc<Slots>);
 
@@ -26,7 +26,7 @@ struct Slots(NonNull<c_void>);
 
 // SAFETY: the pointer is to a mapping of its own, which no thread is tied to.
 unsafe impl Send for Slots {}
-// SAFETY: shared references give out nothing; `SharedSlots::slot` says who may use it.
+// SAFETY: shared references give out nothing; `SharedSlots::slot` says which process may use it.
 unsafe impl Sync for Slots {}
 
 impl SharedSlots {
@@ -37,12 +37,12 @@ impl SharedSlots {
         Ok(SharedSlots(Arc::new(Slots(slots))))
     }
 
-    /// Slot `index`, or the last. Only who receives calls this: the server in vmaudit, or the keeper
-    /// where there is none, and a successor only after the predecessor's end.
+    /// Slot `index`, or the last. Only the receiver calls this: the server in vmaudit, or the keeper where
+    /// there is none, and a successor only after the predecessor's end.
     fn slot(&mut self, index: usize) -> &mut libc::seccomp_notif {
         let first = self.0.0.cast::<libc::seccomp_notif>();
-        // SAFETY: the mapping is page-aligned, holds SLOTS of them, zeroed at first (a valid
-        // value), lives as long as self, and nobody else writes meanwhile.
+        // SAFETY: the mapping is page-aligned, holds SLOTS of them, zeroed at first (a valid value), lives as
+        // long as self, and no other process writes meanwhile.
         unsafe { first.add(index.min(SLOTS - 1)).as_mut() }
     }
 }
@@ -54,7 +54,7 @@ impl Drop for Slots {
     }
 }
 
-/// The receiver's view of the slots: which are free, and who is in the others.
+/// The receiver's view of the slots: which are free, and which tasks are in the others.
 pub struct Inbox {
     slots: SharedSlots,
     free: Vec<usize>,
@@ -68,7 +68,7 @@ impl Inbox {
         Inbox { slots, free: (0..SLOTS).rev().collect(), taken: Vec::new() }
     }
 
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         !self.free.is_empty()
     }
 
@@ -107,7 +107,7 @@ impl Inbox {
         }
     }
 
-    /// Makes room: tasks that were killed in a call never get an answer.
+    /// Frees slots: tasks that were killed in a call never get an answer.
     pub fn forget_gone(&mut self, listener: &Listener) {
         let gone: Vec<u64> = self.ids().filter(|&id| !listener.is_held(id)).collect();
         gone.into_iter().for_each(|id| self.forget(id));

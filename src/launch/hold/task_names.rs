@@ -1,5 +1,5 @@
-//! The little of the system that telling the last thread takes: names and numbers of threads,
-//! and whether one is exiting. Residency and mappings are read elsewhere.
+//! The system's data for recognising the last thread: names and numbers of threads, and whether one is
+//! exiting. Residency and mappings are read elsewhere.
 
 use super::last_thread::ThreadProbe;
 use super::protocol::Comm;
@@ -74,8 +74,8 @@ pub fn threads(pid: Pid) -> Option<Vec<Tid>> {
     None
 }
 
-/// At most so often, and with that pause, is a thread looked at again. The kernel announces neither
-/// that a thread has set PF_EXITING nor that it made a call which is not notified: only looks tell.
+/// How often a thread is checked again, at most, and with which pause. The kernel announces neither that a
+/// thread has set PF_EXITING nor that it made a call which is not notified: polling is the only way.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -92,8 +92,8 @@ impl ThreadProbe for ThreadsOf {
         fs::read(format!("/proc/{}/task/{tid}/stat", self.pid)).map_or(true, |stat| is_exiting(&stat))
     }
 
-    /// Looks again for a while: one that was let go has only a few instructions left to
-    /// PF_EXITING, and a new program seldom computes that long without any call.
+    /// Polls for a while: one that was continued has only some instructions left to PF_EXITING, and a new
+    /// program seldom computes that long without any call.
     fn is_in_other_call(&mut self, tid: Tid) -> bool {
         for _ in 0..POLLS {
             let line = fs::read(format!("/proc/{}/task/{tid}/syscall", self.pid));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_exit_from_other_calls() {
+    fn distinguishes_exit_from_other_calls() {
         let in_other = |line: &str| is_in_other_call(line.as_bytes(), [1, 252]);
         assert!(in_other("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7fff\n"));
         assert!(!in_other("252 0x0"));

@@ -1,4 +1,4 @@
-//! Whether seccomp user notification works here: a call of a child is held, looked at and let go.
+//! Whether seccomp user notification works here: a call of a child is held, examined and continued.
 
 use super::filter;
 use super::seccomp::{self, Listener};

@@ -1,7 +1,7 @@
 //! The life of one address: what each call did to the page that holds it, in each address space.
 //!
-//! Told every step, in order; the ledger's piece at the address before and after each of them says
-//! what happened. A forked child's life begins with its parent's; execve begins a new one.
+//! Fed with every step, in order; the ledger's piece at the address before and after each of them says what
+//! happened. A forked child's life begins with its parent's; execve begins a new one.
 
 mod steps;
 
@@ -69,7 +69,7 @@ pub enum Change {
     Ended,
     /// Events were lost: something may be missing here.
     Lost,
-    /// After a loss, the kernel showed something else than the calls had told.
+    /// After a loss, the kernel showed something else than the calls had reported.
     Resynced,
     /// Anything else that changed it.
     Other,
@@ -338,7 +338,7 @@ fn same_page(a: &Option<LedgerPiece>, b: &Option<LedgerPiece>) -> bool {
     }
 }
 
-/// The call's range where it tells one (brk does not).
+/// The call's range where it has one (brk does not).
 fn whole(range: AddrRange, piece: &LedgerPiece) -> AddrRange {
     if range.is_empty() { piece.range } else { range }
 }

@@ -1,4 +1,4 @@
-//! What madvise has told about ranges, until something new comes to them.
+//! The madvise state of ranges, until they are mapped anew.
 
 use super::range_set::RangeSet;
 use crate::model::AddrRange;

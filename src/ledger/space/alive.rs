@@ -1,4 +1,4 @@
-//! Who owned the mapped bytes at the peak, by call and stack.
+//! The owners of the mapped bytes at the peak, by call and stack.
 
 use super::Ledger;
 use super::peak::{Maker, Sample};
@@ -54,8 +54,8 @@ impl Ledger {
         alive
     }
 
-    /// The most that was mapped at once since the address space began (or tracing, if later), and
-    /// by whom.
+    /// The most that was mapped at once since the address space began (or tracing, if later), and which
+    /// stacks had mapped it.
     pub fn peak(&self) -> Peak {
         let tracker = self.mapped.peak();
         let now = self.bytes_by_maker();

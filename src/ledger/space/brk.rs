@@ -55,8 +55,8 @@ impl Break {
             return None;
         };
         let moved = ret == requested;
-        // A question, or refused: nothing moved. Whoever has moved it meanwhile reports that,
-        // unless there is nobody: fork copies mm->brk without a lock.
+        // A query, or refused: nothing moved. If another thread has moved it meanwhile, it reports that;
+        // without one, the value is right: fork copies mm->brk without a lock.
         if moved || alone {
             self.current = Some(new);
         }

@@ -18,7 +18,7 @@ pub(in crate::ledger) struct Late {
     entry: Option<OriginEntry>,
 }
 
-/// A fork, as its report tells it.
+/// A fork, as reported.
 #[derive(Clone, Copy)]
 pub(in crate::ledger) struct Forked<'a> {
     pub(in crate::ledger) child: Tid,
@@ -73,8 +73,8 @@ impl Ledger {
         }
     }
 
-    /// Makes the map exactly `mappings`, with what was removed after report number `since` where
-    /// it fits better than what is there now. Returns the ranges that no piece explains.
+    /// Makes the map exactly `mappings`, with what was removed after report number `since` where it matches
+    /// better than the current pieces. Returns the ranges that no piece explains.
     fn restrict_to(&mut self, mappings: &[Mapping], since: u64, files: &mut FileTable) -> RangeSet {
         let removed = self.mapped.take_removed(since);
         let once: RangeSet = removed.iter().map(|entry| entry.piece().range).collect();
@@ -98,7 +98,7 @@ impl Ledger {
         }
         self.advice.take_dont_fork();
         if self.start == Start::Exec {
-            // A stack that grew is nobody's call.
+            // A stack grows without a call.
             for stack in mappings.iter().filter(|m| is_kernel_name(&m.name)) {
                 unknown.remove(stack.range);
             }
@@ -180,7 +180,7 @@ impl Ledger {
         made
     }
 
-    /// The parts of `range` that nobody owns.
+    /// The parts of `range` without an owner.
     pub(in crate::ledger) fn unowned(
         &self,
         range: AddrRange,
@@ -189,7 +189,7 @@ impl Ledger {
         unowned.map(move |(r, a)| (r.intersect(range), a))
     }
 
-    /// Gives what nobody owned to the parent's late call, where it can be. Returns those ranges.
+    /// Gives what had no owner to the parent's late call, where it can be. Returns those ranges.
     pub(in crate::ledger) fn adopt(&mut self, late: &Late) -> Vec<AddrRange> {
         let Late { piece: source, entry } = late;
         let alike = |attr: &Attributes| resembles(attr, &source.attr);

@@ -79,7 +79,7 @@ impl Ledger {
                     // A hole: the VMAs before it are already changed.
                     self.mprotect(call, done, Prot::from_mmap_bits(*prot));
                 } else if self.mapped.pieces().overlapping(range).nth(1).is_some() {
-                    // Refused for one of several VMAs; which is not told.
+                    // Refused for one of several VMAs; which one is not reported.
                     self.doubts.add(range);
                 }
             }
@@ -133,7 +133,7 @@ impl Ledger {
 
     /// mm/mmap.c, SYSCALL_DEFINE1(brk).
     fn brk(&mut self, call: &Report<'_>, requested: Addr, current: Option<Addr>) {
-        // The result is the break in force; a plain question tells it as well.
+        // The result is the break in force; a plain query returns it as well.
         let ret = Addr(call.event.ret as u64);
         let alone = self.reports.alone();
         let Some((old_end, new_end)) = self.brk.call(requested, ret, current.unwrap_or(ret), alone) else {
@@ -277,7 +277,7 @@ fn is_possible(event: &VmEvent) -> bool {
     }
 }
 
-/// The pages that `[addr, addr + len)` stands for.
+/// The pages of `[addr, addr + len)`.
 pub(super) fn pages(addr: Addr, len: u64) -> AddrRange {
     let start = addr.page_down();
     AddrRange::new(start.0, start.saturating_add(page_up(len)).0)
@@ -294,7 +294,7 @@ fn sharing_of(flags: u64) -> Sharing {
     }
 }
 
-/// Huge page size that the flags ask for: log2 in bits 26..32, 0 for the default.
+/// Huge page size that the flags request: log2 in bits 26..32, 0 for the default.
 pub(super) fn huge_page_size(flags: u64) -> u64 {
     match (flags >> MAP_HUGE_SHIFT) & MAP_HUGE_MASK {
         0 => HUGE_2M,

@@ -11,9 +11,9 @@
 //!   reports                 A: mmap X          B: mmap Y
 //! ```
 //!
-//! Only the calls reported during the snapshot, and each thread's first one after it, are such. What
-//! they touch is *unsettled* until a later call settles it: there the kernel's word stands, and
-//! what no call explains was there before.
+//! Only the calls reported during the snapshot, and each thread's first one after it, are such. What they
+//! touch is *unsettled* until a later call settles it: there the kernel's view decides, and what no call
+//! explains was there before.
 
 use super::range_set::RangeSet;
 use super::reports::Report;
@@ -33,7 +33,7 @@ pub(super) struct FirstSnapshot {
     last_report: u64,
     /// The call that is being applied may be in the snapshot, or not.
     in_flight: bool,
-    /// What such calls touched: there the kernel's word stands.
+    /// What such calls touched: there the kernel's view decides.
     unsettled: RangeSet,
 }
 

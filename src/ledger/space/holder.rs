@@ -7,7 +7,7 @@ use crate::model::{Addr, AddrRange, Prot, Sharing, StackId};
 /// A stack may grow by this much at once: RLIMIT_STACK's default.
 const MAX_GROWTH: u64 = 8 << 20;
 
-/// Who mapped it.
+/// The origin of the mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HeldBy {
     /// A traced call, by its stack where that is known.
@@ -28,8 +28,8 @@ pub struct Holder {
 }
 
 impl Ledger {
-    /// The mapping at `addr` as far as the reports tell. An address just below a stack belongs to
-    /// the stack: the fault on it makes it grow.
+    /// The mapping at `addr` according to the reports. An address just below a stack belongs to the stack,
+    /// which grows by the fault.
     pub fn holder(&self, addr: Addr) -> Option<Holder> {
         if let Some((_, attr)) = self.mapped.pieces().at(addr) {
             return Some(self.holder_of(attr));

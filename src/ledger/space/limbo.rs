@@ -15,8 +15,8 @@ use super::piece::Piece;
 use super::range_set::RangeSet;
 use crate::model::AddrRange;
 
-/// A call is at most preempted between the mm lock and its exit. What nobody claimed for so long
-/// was freed by a call that is not traced (or was lost).
+/// A call is at most preempted between the mm lock and its exit. What no report claimed for so long was freed
+/// by a call that is not traced (or was lost).
 const MAX_AGE_NS: u64 = 10_000_000_000;
 /// More than this at a time means that something else is wrong; the oldest go first.
 const MAX_ENTRIES: usize = 1024;
@@ -64,10 +64,10 @@ impl Limbo {
         if self.entries.len() > MAX_ENTRIES { self.entries.remove(0).pieces } else { Vec::new() }
     }
 
-    /// Takes the bytes of `range` that a report may account for, each byte once. `previous` is the
-    /// number of the same thread's report before this one: had it come after the entry, the call
-    /// would have begun after the entry and could not be the missing one. The oldest entry goes
-    /// first: the fewest threads may claim it. Also tells which ranges were only possibly unmapped.
+    /// Takes the bytes of `range` that a report may account for, each byte once. `previous` is the number of
+    /// the same thread's report before this one: had it come after the entry, the call would have begun after
+    /// the entry and could not be the missing one. The oldest entry goes first: the fewest threads may claim
+    /// it. Also returns which ranges were only possibly unmapped.
     pub(in crate::ledger) fn claim(
         &mut self,
         range: AddrRange,
@@ -138,12 +138,12 @@ impl Limbo {
         self.entries.first().map(|e| e.time_ns)
     }
 
-    /// Every waiting piece, with the bytes it still stands for.
+    /// Every waiting piece, with the bytes that it still represents.
     pub(in crate::ledger) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.entries.iter().flat_map(|e| &e.pieces)
     }
 
-    /// True when nobody has claimed it for longer than a call can take.
+    /// True when no report has claimed it for longer than a call can take.
     pub(in crate::ledger) fn is_stale(&self, now_ns: u64) -> bool {
         self.oldest_ns().is_some_and(|t| now_ns.saturating_sub(t) >= MAX_AGE_NS)
     }

@@ -23,8 +23,8 @@ pub(super) struct Mapped {
     /// What was there before, for forks that are on their way and snapshots that are not compared yet:
     /// empty without either, as with a single thread.
     history: History,
-    /// Memory without a file that is or once was executable: code that was made at run time. V8 takes the right
-    /// away while it writes, so that a piece's own rights do not tell.
+    /// Memory without a file that is or once was executable: code that was made at run time. V8 takes the
+    /// right away while it writes, so that a piece's current rights do not show it.
     generated: RangeSet,
     /// Modules or generated code came or went since there was a number for them.
     modules_changed: bool,
@@ -115,7 +115,7 @@ impl Mapped {
         self.pieces.place(piece);
     }
 
-    /// Maps what is free in a mapping's range, for nobody that is counted; returns the parts.
+    /// Maps what is free in a mapping's range, without counting it for an owner; returns the parts.
     pub(super) fn fill(&mut self, mapping: &Mapping, owner: Owner, files: &mut FileTable) -> Vec<AddrRange> {
         let gaps = self.pieces.gaps_of(mapping.range);
         if !gaps.is_empty() {
@@ -126,7 +126,7 @@ impl Mapped {
     }
 
     /// Takes what is mapped in `range`; its owners still count it. `remember`: the report's number and time,
-    /// where somebody may ask for it later.
+    /// where it may be queried later.
     pub(super) fn carve(
         &mut self,
         range: AddrRange,
@@ -200,14 +200,14 @@ impl Mapped {
         }
     }
 
-    /// The kernel shows other rights than the calls told.
+    /// The kernel shows other rights than the calls set.
     pub(super) fn take_prot(&mut self, range: AddrRange, prot: Prot) {
         if self.pieces.overlapping(range).any(|(_, a)| a.prot != prot) {
             self.pieces.update(range, |attr| attr.take_prot(prot));
         }
     }
 
-    /// What nobody owned in `range` was there before.
+    /// What had no owner in `range` was there before.
     pub(super) fn was_there_before(&mut self, range: AddrRange) {
         self.pieces.update(range, Attributes::was_there_before);
     }

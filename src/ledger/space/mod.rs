@@ -54,7 +54,7 @@ pub(super) enum Start {
     Unseen,
 }
 
-/// Who owns each byte of one address space, kept up to date report by report.
+/// The owner of each byte of one address space, kept up to date report by report.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     mapped: Mapped,
@@ -66,7 +66,7 @@ pub struct Ledger {
     brk: Break,
     start: Start,
     exe: Option<Arc<FileRef>>,
-    /// A snapshot may be compared with what is there now.
+    /// A snapshot may be compared with the current state.
     snapshot_pending: bool,
 }
 
@@ -132,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// execve was seen without its mappings: the images are its work, the rest is told by calls.
+    /// execve was seen without its mappings: it mapped the images, other mappings are known from calls.
     pub(super) fn found_images(&mut self, mappings: &[Mapping], files: &mut FileTable) {
         let by_exec = |m: &&Mapping| is_kernel_name(&m.name) || self.is_exec_image(m);
         let images: Vec<Mapping> = mappings.iter().filter(by_exec).cloned().collect();
@@ -178,7 +178,7 @@ impl Ledger {
         self.reports.thread_began(tid);
     }
 
-    /// A thread's exit was reported: nobody waits for it any more.
+    /// A thread's exit was reported: nothing waits for it any more.
     pub(super) fn thread_exited(&mut self, tid: Tid, time_ns: u64) {
         self.reports.thread_ended(tid);
         self.expire_limbo(0, time_ns);
@@ -203,7 +203,7 @@ impl Ledger {
         self.mapped.forget_removed();
     }
 
-    /// No snapshot waits any more. Forks on their way may still ask for what was there before.
+    /// No snapshot waits any more. Forks that are not reported yet may still need what was there before.
     pub(super) fn snapshots_compared(&mut self, ended: bool) {
         self.snapshot_pending = false;
         if ended || !self.remembers() {
@@ -211,7 +211,7 @@ impl Ledger {
         }
     }
 
-    /// Somebody may ask for what calls take away.
+    /// What calls unmap may be queried later.
     fn remembers(&self) -> bool {
         !self.reports.alone() || self.start == Start::Preexisting || self.snapshot_pending
     }

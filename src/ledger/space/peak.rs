@@ -32,7 +32,7 @@ const OTHER: u64 = 7;
 const PREEXISTING: u64 = 8;
 const KERNEL: u64 = 9;
 const UNKNOWN: u64 = 10;
-/// Numbers below this stand for the reasons of [`NoStack`].
+/// Numbers below this represent the reasons of [`NoStack`].
 const FIRST_STACK: u64 = 3;
 
 impl Maker {
@@ -103,12 +103,12 @@ pub(super) struct PeakTracker {
     mapped: u64,
     /// At the end of the event before.
     mapped_before: u64,
-    /// The kernel's count less the map, when it was last told.
+    /// The kernel's count less the map, when it was last reported.
     beyond: i64,
-    /// The same, when it was last told with a single thread.
+    /// The same, when it was last reported with a single thread.
     growth: u64,
-    /// The kernel's count was told at least once.
-    told: bool,
+    /// The kernel's count was reported at least once.
+    reported: bool,
     virt: u64,
     time_ns: u64,
     /// `virt` less what the map held: stacks that grew, and calls not reported yet.
@@ -188,7 +188,7 @@ impl PeakTracker {
     /// The event's effect is complete.
     pub(super) fn settle(&mut self, now: Moment) {
         if let Some(total) = now.total_vm {
-            self.told = true;
+            self.reported = true;
             let beyond = signed(total).saturating_sub(signed(self.mapped));
             let before = signed(self.mapped_before).saturating_add(beyond);
             // A stack grew since the event before, and so before this one took effect.
@@ -208,8 +208,8 @@ impl PeakTracker {
             }
         }
         let virt = self.mapped.saturating_add_signed(self.beyond);
-        // Without the kernel's word on this event, what is beyond the map is old news.
-        let known = now.total_vm.is_some() || !self.told;
+        // Without the kernel's count in this event, the figure beyond the map is outdated.
+        let known = now.total_vm.is_some() || !self.reported;
         let better = virt == self.virt && self.beyond.unsigned_abs() < self.beyond_at_peak.unsigned_abs();
         let first = self.time_ns == 0;
         if known && (virt > self.virt || better || first) {
@@ -230,7 +230,7 @@ impl PeakTracker {
         (self.time_ns, self.alone) = (now.time_ns, now.alone);
     }
 
-    /// Clearing a table costs its capacity: a large one is not kept for few entries.
+    /// Clearing a table costs its capacity: a large one is not kept for a small number of entries.
     fn forget_changes(&mut self) {
         if self.changes.is_empty() {
             return;

@@ -72,12 +72,12 @@ impl Attributes {
         self.prot.exec && self.file.is_none()
     }
 
-    /// The kernel shows other rights than the calls told.
+    /// The kernel shows other rights than the calls set.
     pub(super) fn take_prot(&mut self, prot: Prot) {
         self.prot = prot;
     }
 
-    /// What nobody owned was there before.
+    /// What had no owner was there before.
     pub(super) fn was_there_before(&mut self) {
         if self.owner == Owner::Unknown {
             self.owner = Owner::Preexisting;

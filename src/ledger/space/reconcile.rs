@@ -1,4 +1,4 @@
-//! The ledger beside the kernel's word: regions, and where the two disagree.
+//! The ledger compared with the kernel's maps: regions, and where the two disagree.
 
 use super::copy::may_be;
 use super::piece::{Attributes, Owner, Piece, Slot, is_same_file};
@@ -28,8 +28,8 @@ pub struct Reconciled {
     /// Ranges purged by MADV_DONTNEED/FREE/… and still mapped, sorted and disjoint, whether or
     /// not they were touched again since.
     pub purged: Vec<AddrRange>,
-    /// What calls changed after the snapshot that tells what was in memory: of these ranges that is not known.
-    /// Sorted, disjoint; none but in processes that ended after their last snapshot.
+    /// What calls changed after the snapshot that found what was in memory: for these ranges residency is not
+    /// known. Sorted, disjoint; none but in processes that ended after their last snapshot.
     pub unseen: Vec<AddrRange>,
     /// Threads of the process, living and gone.
     pub threads: Vec<ThreadRecord>,
@@ -179,7 +179,7 @@ impl<'a> Join<'a> {
             self.add(vma, mapping, range, PartOrigin { origin, doubt, kind: attr.kind, file: None });
             return;
         }
-        // The rest of an attachment or of huge pages whose length the call did not tell.
+        // The rest of an attachment or of huge pages whose length the call does not contain.
         if let Some(found) = self.tail_of_last(vma, range, mapping) {
             self.add(vma, mapping, range, found);
             return;

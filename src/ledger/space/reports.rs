@@ -3,7 +3,7 @@
 use crate::model::hash::IntMap;
 use crate::model::{Tid, VmEvent};
 
-/// Who reports, and when: what the order rule needs.
+/// Which thread reports, and when: what the order rule needs.
 #[derive(Clone, Copy)]
 pub(super) struct Report<'a> {
     pub(super) event: &'a VmEvent,

@@ -1,5 +1,5 @@
 //! A sorted map and a table of slots whose copies share what neither has changed: a forked child has its
-//! parent's mappings, and most children change few of them before they end or execute another program.
+//! parent's mappings, and most children change only some of them before they end or execute another program.
 //!
 //! ```text
 //!   parent  ─► [chunk] [chunk] [chunk] [chunk]
@@ -62,7 +62,7 @@ impl<V: Clone> SharedMap<V> {
         self.until(key).filter(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
-    /// Replaces what is there.
+    /// Replaces all entries.
     pub(super) fn insert(&mut self, key: u64, value: V) {
         let at = self.firsts.partition_point(|&first| first <= key).saturating_sub(1);
         let (Some(chunk), Some(first)) = (self.chunks.get_mut(at), self.firsts.get_mut(at)) else {
@@ -204,8 +204,8 @@ mod tests {
     }
 
     fn same(map: &SharedMap<u32>, model: &BTreeMap<u64, u32>) {
-        let wanted: Vec<(u64, u32)> = model.iter().map(|(k, v)| (*k, *v)).collect();
-        assert_eq!(map.iter().map(|(k, v)| (k, *v)).collect::<Vec<_>>(), wanted);
+        let expected: Vec<(u64, u32)> = model.iter().map(|(k, v)| (*k, *v)).collect();
+        assert_eq!(map.iter().map(|(k, v)| (k, *v)).collect::<Vec<_>>(), expected);
         assert!(map.chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK));
         for key in (0..410).step_by(7) {
             let until = model.range(..=key).next_back().map(|(k, v)| (*k, *v));

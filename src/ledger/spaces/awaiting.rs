@@ -36,7 +36,7 @@ impl Awaiting {
         }
     }
 
-    /// What `from` waits for when it forks, its child waits for as well, where nobody owns it.
+    /// What `from` waits for when it forks, its child waits for as well, where it has no owner.
     pub(super) fn inherit(
         &mut self,
         from: SpaceId,
@@ -53,8 +53,8 @@ impl Awaiting {
         }
     }
 
-    /// Who waits for a report of `parent` whose thread had reported number `previous` before it: only a
-    /// call that began before the fork was reported can have had its effect before it.
+    /// The children that wait for a report of `parent` whose thread had reported number `previous` before it:
+    /// only a call that began before the fork was reported can have had its effect before it.
     pub(super) fn of(&self, parent: SpaceId, previous: u64) -> impl Iterator<Item = (SpaceId, &RangeSet)> {
         let waiting = self.by_parent.get(&parent).into_iter().flatten();
         waiting.filter(move |w| previous < w.forked).map(|w| (w.child, &w.ranges))

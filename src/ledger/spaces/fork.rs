@@ -26,7 +26,7 @@ impl AddressSpaces {
         } else {
             self.copy_space(event, parent, previous);
         }
-        // Where a forked child's stack pointer lies is told by its record.
+        // Where a forked child's stack pointer lies is in its record.
         self.processes.get_or_add(*child_pid).thread_began(*child_tid, event, *child_sp);
     }
 
@@ -66,8 +66,8 @@ impl AddressSpaces {
         self.awaiting.add((parent, child), unknown, (forked, threads));
     }
 
-    /// A call of the parent is reported: children that were forked while it was on its way learn
-    /// who made their ranges.
+    /// A call of the parent is reported: children that were forked before it was reported get it as the
+    /// origin of their ranges.
     pub(super) fn explain_to_children(&mut self, parent: SpaceId, event: &VmEvent, previous: u64) {
         let Some(ledger) = self.table.get(parent) else { return };
         let made: Vec<(SpaceId, Vec<Late>)> = match event.failed() {

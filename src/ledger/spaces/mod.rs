@@ -31,11 +31,11 @@ pub struct AddressSpaces {
     files: FileTable,
     any_loss: bool,
     zero: TimeZero,
-    /// Since somebody asked.
+    /// Since the last query.
     ended: Vec<Pid>,
-    /// Time of the newest event, and what it was when somebody asked who had ended.
+    /// Time of the newest event, and its value at the last query of ended processes.
     newest_ns: u64,
-    asked_ns: u64,
+    taken_ns: u64,
 }
 
 impl AddressSpaces {
@@ -89,7 +89,7 @@ impl AddressSpaces {
         self.table.of_mm(mm)
     }
 
-    /// False once nobody can ask for it any more.
+    /// False once it cannot be queried any more.
     pub fn has_space(&self, id: SpaceId) -> bool {
         self.ledger(id).is_some()
     }
@@ -103,7 +103,7 @@ impl AddressSpaces {
         self.table.get(id)
     }
 
-    /// Those that somebody uses.
+    /// Those with users.
     pub(super) fn used_spaces(&self) -> impl Iterator<Item = SpaceId> {
         self.table.used()
     }
@@ -206,8 +206,8 @@ impl AddressSpaces {
         self.table.change(id, |ledger| ledger.resync(seen, files)).unwrap_or(true)
     }
 
-    /// Joins what the calls of `pid`'s address space tell with one snapshot of its maps. Without any
-    /// event of it, everything is `Preexisting`.
+    /// Joins the calls of `pid`'s address space with one snapshot of its maps. Without any event of it,
+    /// everything is `Preexisting`.
     pub fn reconcile(&self, pid: Pid, seen: &Observations) -> Reconciled {
         let threads = self.process(pid).map_or(&[][..], ProcessRecord::threads);
         match self.ledger_of_pid(pid) {
@@ -224,9 +224,9 @@ impl AddressSpaces {
         }
     }
 
-    /// The processes that have ended since this was asked the last time, in order.
+    /// The processes that have ended since the last call, in order.
     pub fn take_ended(&mut self) -> Vec<Pid> {
-        self.asked_ns = self.newest_ns;
+        self.taken_ns = self.newest_ns;
         self.table.ends_taken(self.ended.len());
         std::mem::take(&mut self.ended)
     }
@@ -237,8 +237,8 @@ impl AddressSpaces {
     }
 
     /// Time of the newest event when [`AddressSpaces::take_ended`] was called last, CLOCK_MONOTONIC.
-    pub fn asked_ns(&self) -> u64 {
-        self.asked_ns
+    pub fn taken_ns(&self) -> u64 {
+        self.taken_ns
     }
 
     /// Gives up the last state of a process that is gone.
@@ -311,15 +311,15 @@ impl AddressSpaces {
         if event.mm.0 == 0
             && let Some(mine) = mine
         {
-            // The backend could not tell.
+            // The backend does not know it.
             return mine;
         }
         if let Some(id) = living {
             if mine == Some(id) {
                 return id;
             }
-            // Somebody else's mm. Every way into it is reported, unless events were lost or it
-            // was so before tracing began; after a loss the key may have been used again.
+            // Another process' mm. Every way into it is reported, unless events were lost or it was so before
+            // tracing began; after a loss the key may have been used again.
             if !self.any_loss {
                 self.join(pid, id);
                 return id;
@@ -345,7 +345,7 @@ impl AddressSpaces {
 
     fn exit(&mut self, event: &VmEvent, code: i32, group_dead: bool) {
         let pid = event.task.pid;
-        // The task may have let go of its mm before it reports: its process tells.
+        // The task may have released its mm before it reports: its process decides.
         let id = self.space_of_pid(pid);
         if let Some(id) = id {
             self.apply_in(id, event);

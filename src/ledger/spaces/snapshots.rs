@@ -36,7 +36,7 @@ impl PendingSnapshots {
         self.pending
     }
 
-    /// The last user of `id` has ended. Gives those that no snapshot asks for any more.
+    /// The last user of `id` has ended. Returns those that no snapshot needs any more.
     pub(super) fn ended(&mut self, id: SpaceId, now_ns: u64) -> Vec<SpaceId> {
         if !self.pending {
             return vec![id];

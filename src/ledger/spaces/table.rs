@@ -9,7 +9,8 @@ use std::collections::{HashSet, VecDeque};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpaceId(u64);
 
-/// Last states of exited processes that nobody asked for, kept at most: of those whose end was told, and in all.
+/// Last states of exited processes that were not queried, kept at most: of those whose end was returned, and
+/// in all.
 const MAX_TAKEN: usize = 1024;
 const MAX_DEAD: usize = 1 << 16;
 
@@ -18,7 +19,7 @@ struct Space {
     key: MmKey,
     users: HashSet<Pid>,
     ledger: Ledger,
-    /// Nobody will ask for its last state.
+    /// Its last state is not needed any more.
     is_settled: bool,
 }
 
@@ -60,7 +61,7 @@ impl SpaceTable {
         Some(result)
     }
 
-    /// Changes all ledgers in a way that leaves their modules alone. `change` is told which have users.
+    /// Changes all ledgers in a way that leaves their modules alone. `change` gets whether each has users.
     pub(super) fn note_in_all(&mut self, mut change: impl FnMut(&mut Ledger, bool)) {
         for space in self.spaces.values_mut() {
             change(&mut space.ledger, !space.users.is_empty());
@@ -76,7 +77,7 @@ impl SpaceTable {
         self.spaces.get(&id).is_some_and(|space| !space.users.is_empty())
     }
 
-    /// Those that somebody uses.
+    /// Those with users.
     pub(super) fn used(&self) -> impl Iterator<Item = SpaceId> {
         self.spaces.iter().filter(|(_, space)| !space.users.is_empty()).map(|(&id, _)| id)
     }
@@ -109,7 +110,7 @@ impl SpaceTable {
         }
     }
 
-    /// Keeps the last state of a process that has ended, where somebody may ask for it.
+    /// Keeps the last state of a process that has ended, where it may be queried.
     pub(super) fn keep_dead(&mut self, id: SpaceId) {
         if self.spaces.get(&id).is_some_and(|space| space.is_settled) {
             self.spaces.remove(&id);
@@ -119,9 +120,9 @@ impl SpaceTable {
         self.trim_dead(MAX_DEAD);
     }
 
-    /// The ends of all but the last `untold` processes that ended were told.
-    pub(super) fn ends_taken(&mut self, untold: usize) {
-        self.trim_dead(MAX_TAKEN.saturating_add(untold).min(MAX_DEAD));
+    /// The ends of all but the last `pending` processes that ended were returned.
+    pub(super) fn ends_taken(&mut self, pending: usize) {
+        self.trim_dead(MAX_TAKEN.saturating_add(pending).min(MAX_DEAD));
     }
 
     fn trim_dead(&mut self, at_most: usize) {

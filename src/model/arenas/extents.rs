@@ -12,7 +12,7 @@ pub struct ExtentHeap {
     pub root: Addr,
     /// By number.
     pub arenas: Vec<ExtentArena>,
-    /// What it writes itself of who allocated, and is not read: a sentence.
+    /// Its own profile of allocations, which is not read: a sentence.
     pub profile: Option<String>,
     /// Extents whose records made no sense: it changed while it was read. They are in no figure.
     pub doubtful: u64,
@@ -24,7 +24,7 @@ pub struct ExtentArena {
     pub number: u32,
     /// Blocks that share an extent with others of their size: in use, or kept by threads for their next calls.
     pub small: Pieces,
-    /// Free beside those.
+    /// Other free bytes.
     pub inside: Pieces,
     /// Blocks with an extent of their own, by what can be used of them.
     pub large: Pieces,

@@ -26,7 +26,7 @@ pub enum Owner {
     Ended,
     /// Blocks with segments of their own that belong to no thread: the one that made them has ended, or (up to 2.0.7) each.
     Large,
-    /// Segments without blocks, for whoever needs one.
+    /// Segments without blocks, free for any thread.
     Nobody,
 }
 
@@ -41,7 +41,7 @@ pub struct SegmentHeap {
     pub used: Pieces,
     /// Freed by other threads, and not taken back yet.
     pub returned: Pieces,
-    /// Room for more blocks beside those.
+    /// Space for more blocks in addition to those.
     pub inside: u64,
     /// What no block can use.
     pub padding: u64,

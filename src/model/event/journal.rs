@@ -1,11 +1,11 @@
-//! What the ledger was told, in the order in which it was told: a recording is a sequence of
-//! these, and doing them again gives the same ledger.
+//! The ledger's input, in order: a recording is a sequence of these steps, and replaying it gives the same
+//! ledger.
 
 use crate::model::event::{MmKey, VmEvent};
 use crate::model::observation::Observations;
 use crate::model::timeline::SizePoint;
 
-/// One thing that the ledger was told.
+/// One input of the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A call, or a step in the life of a task.
@@ -18,6 +18,6 @@ pub enum Step {
     Resync(Box<Observations>),
     /// A snapshot that reports are made from: the newest of each process counts.
     Snapshot(Box<Observations>),
-    /// What a snapshot came to: a point of the timeline. Nothing is told to the ledger.
+    /// The sums of a snapshot: a point of the timeline. It does not change the ledger.
     Point(Box<SizePoint>),
 }

@@ -18,13 +18,13 @@ pub type Tid = i32;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EventId(pub u64);
 
-/// The kernel's name for an address space (the address of its `mm_struct`, or any number that
-/// a backend keeps unique among living ones). It may be used again after the last user is gone:
-/// `ledger::AddressSpaces` tells generations apart by fork, exec and exit.
+/// The kernel's name for an address space (the address of its `mm_struct`, or any number that a backend keeps
+/// unique among living ones). It may be used again after the last user is gone: `ledger::AddressSpaces`
+/// distinguishes generations by fork, exec and exit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MmKey(pub u64);
 
-/// Who made the call.
+/// The calling task.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Task {
     pub pid: Pid,
@@ -71,8 +71,8 @@ pub enum VmOp {
         flags: u64,
         new_addr: Addr,
     },
-    /// `ret` is the new break, page-unaligned; `requested` 0 only asks. `current` is mm->brk
-    /// read at the report, if the backend can: it wins over `ret` where threads race.
+    /// `ret` is the new break, page-unaligned; `requested` 0 only queries it. `current` is mm->brk read at
+    /// the report, if the backend can: it wins over `ret` where threads race.
     Brk {
         requested: Addr,
         current: Option<Addr>,
@@ -138,10 +138,10 @@ pub enum VmOp {
     },
     /// seccomp(2) that failed with EBUSY because vmaudit holds the listener.
     SeccompListenerBusy,
-    /// A new task. `child_mm` equal to the parent's mm means a thread or a vfork child;
-    /// `is_thread` tells which. `child_sp` is the child's user stack pointer.
-    /// `mappings` is the child's address space at that moment, and `child_brk` its mm->brk (copied
-    /// without a lock, mappings or not), when the backend can tell.
+    /// A new task. `child_mm` equal to the parent's mm means a thread or a vfork child; `is_thread` says
+    /// which. `child_sp` is the child's user stack pointer. `mappings` is the child's address space at that
+    /// moment, and `child_brk` its mm->brk (copied without a lock, mappings or not), when the backend can
+    /// read it.
     Fork {
         child_pid: Pid,
         child_tid: Tid,
@@ -151,8 +151,8 @@ pub enum VmOp {
         is_thread: bool,
         mappings: Option<Vec<Mapping>>,
     },
-    /// A successful execve: the event's `mm` is the new one. `mappings` is what the kernel had
-    /// mapped at that moment (image, interpreter, stack, vdso …), when the backend can tell.
+    /// A successful execve: the event's `mm` is the new one. `mappings` is what the kernel had mapped at that
+    /// moment (image, interpreter, stack, vdso …), when the backend can read it.
     Exec {
         exe: Option<FileRef>,
         start_brk: Addr,
@@ -194,7 +194,7 @@ pub struct VmEvent {
     /// The syscall's result: an address or 0, or -errno.
     pub ret: i64,
     pub stack: Result<StackId, NoStack>,
-    /// mm->total_vm at the report in bytes (VIRT), when the backend can tell.
+    /// mm->total_vm at the report in bytes (VIRT), when the backend can read it.
     pub total_vm: Option<u64>,
 }
 

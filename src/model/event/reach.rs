@@ -5,9 +5,9 @@ use crate::model::event::{VmEvent, VmOp};
 use crate::sys::abi::{MAP_FIXED, MAP_FIXED_NOREPLACE};
 
 impl VmEvent {
-    /// The whole pages that the call is about, by its arguments and its result: up to two ranges
-    /// (mremap's old and new place), empty ones where there is none. A refused call is about what
-    /// it asked for, if it named a place. Of brk, shmdt and io_destroy the arguments tell only one end.
+    /// The whole pages that the call is about, by its arguments and its result: up to two ranges (mremap's
+    /// old and new place), empty ones where there is none. A refused call is about what it requested, if it
+    /// named an address. The arguments of brk, shmdt and io_destroy give only one end.
     pub fn ranges(&self) -> [AddrRange; 2] {
         let none = AddrRange::default();
         let result = Addr(self.ret as u64);

@@ -17,7 +17,7 @@ pub struct TimeZero {
 }
 
 impl TimeZero {
-    /// To be told of each step, in order.
+    /// To be called for each step, in order.
     pub fn see(&mut self, step: &Step) {
         match step {
             Step::Event(event) => self.see_event(event),

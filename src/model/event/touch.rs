@@ -13,7 +13,7 @@ pub struct Touch {
     pub mm: MmKey,
     /// The address that was touched, not rounded.
     pub address: Addr,
-    /// How many faults this one stands for: 1 where none was left out.
+    /// How many faults this one represents: 1 where none was left out.
     pub weight: u32,
     pub write: bool,
     /// Taken inside the kernel, in a system call of the task: read(2) into a fresh buffer.

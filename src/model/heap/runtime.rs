@@ -1,4 +1,4 @@
-//! What a runtime itself keeps of who allocated, as it is found in the memory of its process.
+//! A runtime's own record of allocating stacks, as it is found in the memory of its process.
 
 use crate::model::Addr;
 use crate::model::arenas::{ReadMemory, Surroundings};
@@ -11,7 +11,7 @@ pub struct RuntimeSurroundings<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<Addr>,
 }
 
-/// How a runtime's record is read: pure, whoever calls it reads the memory. None: the process has no such runtime.
+/// How a runtime's record is read: pure, the caller reads the memory. None: the process has no such runtime.
 pub type ReadOwnHeap =
     fn(&RuntimeSurroundings<'_>, &mut ReadMemory<'_>) -> Option<Result<OwnHeap, Unreadable>>;
 
@@ -90,7 +90,7 @@ pub struct OwnPart {
     pub malloc: u64,
 }
 
-/// How a runtime is asked: by a socket that it listens at, once a file is there and it got a signal.
+/// How a runtime is queried: by a socket that it listens on after a file was created and it got a signal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Door {
     /// With its version.
@@ -108,7 +108,7 @@ pub struct Door {
 pub type FindDoor =
     fn(&mut dyn FnMut(&str) -> Option<Addr>, &mut ReadMemory<'_>) -> Option<Result<Door, Unreadable>>;
 
-/// A runtime that tells its budget when it is asked.
+/// A runtime that reports its memory categories on request.
 #[derive(Clone, Copy)]
 pub struct AskBudget {
     /// A variable that the file with the runtime exports.

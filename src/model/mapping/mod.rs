@@ -37,8 +37,8 @@ const FIXED_STACK_END: Option<Addr> = Some(Addr(0x7fff_ffff_f000));
 #[cfg(not(target_arch = "x86_64"))]
 const FIXED_STACK_END: Option<Addr> = None;
 
-/// Whether the kernel chose addresses at random, told from where the first thread's stack ends;
-/// None where that is not known.
+/// Whether the kernel chose addresses at random, derived from where the first thread's stack ends; None where
+/// that is not known.
 pub fn is_randomised(mappings: &[Mapping]) -> Option<bool> {
     let end = FIXED_STACK_END?;
     // nameless where the stack pointer has left it; V8 may put a page of its heap there, too
@@ -74,8 +74,8 @@ impl Mapping {
             && self.prot == Prot::RW
     }
 
-    /// Private memory without a file that user space asked for: not the kernel's special mappings
-    /// (`[vdso]`, `[uprobes]`), whose pages are not anonymous either.
+    /// Private memory without a file that user space requested: not the kernel's special mappings (`[vdso]`,
+    /// `[uprobes]`), whose pages are not anonymous either.
     pub fn is_plain_anonymous(&self) -> bool {
         let name = self.name.as_slice();
         self.file.is_none()

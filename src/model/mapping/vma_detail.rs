@@ -1,4 +1,4 @@
-//! What smaps and pagemap tell of an address space beyond maps: VmFlags, shares, guard pages.
+//! What smaps and pagemap report of an address space beyond maps: VmFlags, shares, guard pages.
 
 use crate::model::addr::{Addr, AddrRange};
 use std::fmt;

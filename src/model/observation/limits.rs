@@ -4,7 +4,7 @@
 /// None: not known, or (limits) none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
-    /// False for a snapshot that did not ask, of an older recording, of a saved file.
+    /// False for a snapshot that did not read them, of an older recording, of a saved file.
     pub known: bool,
     /// RLIMIT_AS, soft, bytes: counts all of VIRT.
     pub address_space: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Limits {
 /// vm.overcommit_memory (Documentation/mm/overcommit-accounting.rst).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overcommit {
-    /// 0: a single call that asks for more than all memory and swap is refused.
+    /// 0: a single request larger than all memory and swap is refused.
     Heuristic,
     /// 1: nothing is refused.
     Always,
@@ -55,7 +55,7 @@ pub struct CgroupLimit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePages {
     Always,
-    /// Where the program asked for it (MADV_HUGEPAGE).
+    /// Where the program requested it (MADV_HUGEPAGE).
     Madvise,
     Never,
 }
@@ -84,8 +84,8 @@ impl Limits {
             ("commit-limit", self.commit_limit),
             ("committed", self.committed),
             ("memory", self.memory),
-            ("cgroup-limit", self.cgroup.map(|room| room.limit)),
-            ("cgroup-current", self.cgroup.map(|room| room.current)),
+            ("cgroup-limit", self.cgroup.map(|cgroup| cgroup.limit)),
+            ("cgroup-current", self.cgroup.map(|cgroup| cgroup.current)),
             ("transparent-hugepage", thp),
             ("huge-pages", self.huge),
             ("cpus", self.cpus),

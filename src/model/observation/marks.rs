@@ -1,5 +1,5 @@
-//! What the mapped program and libraries carry inside, by their own strings and symbols: stripped
-//! and statically linked ones still tell which allocator or runtime they are made with.
+//! What the mapped program and libraries carry inside, by their own strings and symbols: stripped and
+//! statically linked ones still show which allocator or runtime they contain.
 
 use crate::model::addr::{Addr, AddrRange};
 use crate::model::mapping::MappingFile;
@@ -9,7 +9,7 @@ use crate::model::mapping::MappingFile;
 pub struct Sign {
     /// What is then said of the file; recordings have it.
     pub mark: &'static str,
-    /// Constants that nobody else has (seen in none of the stripped programs that were made without it).
+    /// Constants found nowhere else (seen in none of the stripped programs that were made without it).
     pub strings: &'static [&'static str],
     /// How the name of a section of it ends.
     pub section: Option<&'static str>,
@@ -19,7 +19,7 @@ pub struct Sign {
     pub versioned: Option<(&'static str, &'static str)>,
     /// How the name of the environment variable ends that it reads.
     pub setting: Option<&'static str>,
-    /// Environment variables that are told of a process: how their names end.
+    /// Environment variables that are reported of a process: how their names end.
     pub variables: &'static [&'static str],
 }
 

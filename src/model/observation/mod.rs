@@ -20,7 +20,7 @@ pub enum ResidencySource {
     Pagemap,
     /// smaps' Rss shared out in proportion over each VMA: an estimate.
     SmapsProportion,
-    /// Nothing could be read, or nothing was asked for.
+    /// Nothing could be read, or nothing was requested.
     #[default]
     None,
 }
@@ -38,7 +38,7 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// Pages were looked at one by one.
+    /// Pages were examined one by one.
     pub fn is_page_exact(&self) -> bool {
         matches!(self.source, ResidencySource::PagemapScan | ResidencySource::Pagemap)
     }

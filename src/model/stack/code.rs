@@ -38,8 +38,8 @@ pub struct GeneratedFunction {
     pub place: Option<SourceLine>,
 }
 
-/// A runtime's own tables of its code in one process. They may change at any time: an
-/// answer is given only after what it stands on was read.
+/// A runtime's own tables of its code in one process. They may change at any time: a result is returned only
+/// after all that it depends on was read.
 pub trait CodeTables: Send {
     /// None: not the runtime's, or what is found is not what it should be.
     fn code_at(&self, address: u64, memory: &mut ReadMemory<'_>) -> Option<CodeAt>;

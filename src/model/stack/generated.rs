@@ -5,7 +5,7 @@ use super::{Frame, ModuleId, ModuleInfo, StackTable};
 use crate::model::{FunctionName, SourceLine};
 use std::collections::HashMap;
 
-/// The path of the modules that stand for such code. Their frames have absolute addresses.
+/// The path of the modules that represent such code. Their frames have absolute addresses.
 pub const GENERATED: &[u8] = b"[generated code]";
 
 /// By module and address.

@@ -58,7 +58,7 @@ pub struct InterpreterLayout {
     pub thread_previous: u16,
     pub thread_id: u16,
     pub thread_frame: u16,
-    /// Of a run and of the one around it, where runs are listed.
+    /// Of a run and of the one that encloses it, where runs are listed.
     pub runs: Option<(u16, u16)>,
     pub frame_code: u16,
     pub frame_previous: u16,
@@ -92,7 +92,7 @@ pub struct FoundInterpreter {
     pub layout: InterpreterLayout,
 }
 
-/// A file with code, as it is asked about an interpreter or a runtime.
+/// A file with code, to be searched for an interpreter or a runtime.
 pub trait CodeFile {
     /// Whether it has a section of that name.
     fn has_section(&self, name: &str) -> bool;
@@ -115,7 +115,8 @@ pub struct Interpreter {
     pub programs: &'static [&'static str],
     /// How the names of libraries begin that have it.
     pub libraries: &'static [&'static str],
-    /// Where else its programs may be: folders, seen from one of PATH and from the user's home. `*` stands for a name.
+    /// Where else its programs may be: folders relative to one of PATH and to the user's home. `*` matches
+    /// any name.
     pub beside_path: &'static [&'static str],
     pub at_home: &'static [&'static str],
     /// None: it is not in there.

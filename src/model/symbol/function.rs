@@ -19,7 +19,7 @@ pub enum Skip {
     Imported,
     /// Covers no code (`register_tm_clones`).
     ZeroSize,
-    /// STT_GNU_IFUNC: the loader calls it once, to learn which function the name means.
+    /// STT_GNU_IFUNC: the loader calls it once, to resolve the name.
     IfuncResolver,
     /// A stub that jumps to another file's function.
     LinkageStub,
@@ -59,7 +59,7 @@ impl Skip {
             Skip::Alias { .. } => "another name of an address that is probed by its best name",
             Skip::Imported => "defined in another file",
             Skip::ZeroSize => "covers no code: its size is 0",
-            Skip::IfuncResolver => "an ifunc: the loader calls it once, to learn which function is meant",
+            Skip::IfuncResolver => "an ifunc: the loader calls it once, to resolve the name",
             Skip::LinkageStub => "a stub of the linkage table, which jumps to another file's function",
             Skip::Absolute => "no address of this file",
             Skip::Vector => "begins with AVX code, which kernels execute wrongly where a probe is",
@@ -98,8 +98,8 @@ pub struct ProbeSite {
     /// Bytes after the entry.
     pub after_entry: u8,
     pub cost: ProbeCost,
-    /// For arguments 1 to 6 the one in whose register each of them is there. Of those that were not asked for it means
-    /// nothing.
+    /// For arguments 1 to 6 the one in whose register each of them is there. For arguments that were not
+    /// requested the value means nothing.
     pub arguments: [u8; 6],
 }
 
@@ -154,7 +154,7 @@ pub struct ProbeSummary {
     pub probeable: u64,
     /// Of these: with a probe that is single-stepped.
     pub single_stepped: u64,
-    /// By reason; an alias stands for all.
+    /// By reason; all aliases together.
     pub skipped: BTreeMap<Skip, u64>,
 }
 

@@ -35,8 +35,8 @@ pub struct SymbolFrame {
     pub inlined: bool,
 }
 
-/// Names for the stacks that were asked for. Innermost first, inlined functions before the
-/// function that they were inlined into.
+/// Names for the requested stacks. Innermost first, inlined functions before the function that they were
+/// inlined into.
 #[derive(Default, Debug, Clone)]
 pub struct SymbolizedStacks {
     pub stacks: HashMap<StackId, Vec<SymbolFrame>>,

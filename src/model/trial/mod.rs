@@ -1,4 +1,4 @@
-//! What was tried of the kernel, and with what result; and who it was that tried.
+//! What was tried of the kernel, and with what result; and with which privileges.
 
 pub mod refusal;
 
@@ -46,7 +46,7 @@ pub struct Trial {
     /// For people: `loading a program`.
     pub what: &'static str,
     pub outcome: Outcome,
-    /// What was met, where it worked: `5.3 MiB`.
+    /// What was found, where it worked: `5.3 MiB`.
     pub detail: String,
     /// What vmaudit does without it.
     pub without: &'static str,
@@ -129,8 +129,8 @@ impl Capabilities {
         self.0 >> (capability as u32) & 1 == 1
     }
 
-    /// By name; CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON, too (bpf_capable() and
-    /// perfmon_capable(), include/linux/capability.h).
+    /// By name; CAP_SYS_ADMIN implies CAP_BPF and CAP_PERFMON, too (bpf_capable() and perfmon_capable(),
+    /// include/linux/capability.h).
     pub fn allows(self, capability: Capability) -> bool {
         let admin =
             matches!(capability, Capability::Bpf | Capability::Perfmon | Capability::CheckpointRestore)
@@ -143,7 +143,7 @@ impl Capabilities {
     }
 }
 
-/// Who vmaudit is on this machine.
+/// vmaudit's privileges on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Privileges {
     /// `6.18.44`.

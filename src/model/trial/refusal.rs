@@ -12,7 +12,7 @@ pub struct Refusal {
     /// None where libbpf gave up by itself.
     pub errno: Option<i32>,
     pub missing: Option<Missing>,
-    /// The verifier's last lines, in their order; none where it was not asked.
+    /// The verifier's last lines, in their order; none where it was not run.
     pub verifier: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Missing {
 }
 
 impl Refusal {
-    /// The verifier has looked at it, and found fault: then this is no question of privileges.
+    /// The verifier rejected the program: not a question of privileges.
     pub fn is_verdict(&self) -> bool {
         !self.verifier.is_empty() || self.missing.is_some()
     }

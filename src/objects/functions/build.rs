@@ -18,7 +18,7 @@ const MAX_FUNCTIONS: usize = 4 << 20;
 /// Sections that hold stubs for calls into other files.
 const STUBS: [&[u8]; 4] = [b".plt", b".plt.sec", b".plt.got", b".iplt"];
 
-/// Where to look beside the file itself.
+/// Where to search in addition to the file itself.
 #[derive(Clone, Copy, Default)]
 pub struct DebugFiles<'a> {
     /// The separate debug file ([`debug_file::find`](crate::objects::debug_file::find)).
@@ -198,7 +198,7 @@ impl Builder<'_> {
     }
 }
 
-/// Which symbol of an address stands for it: the greatest.
+/// Which symbol of an address represents it: the greatest.
 fn goodness(f: &Function) -> impl Ord + use<> {
     (f.probe == Probe::Yes, Reverse(f.probe == Probe::No(Skip::IfuncResolver)), f.rank)
 }

@@ -1,4 +1,4 @@
-//! First instructions that no probe must stand on, although the kernel accepts it.
+//! First instructions that must not be probed, although the kernel accepts it.
 
 use super::facts::Function;
 use crate::model::{Probe, Skip};
@@ -9,11 +9,11 @@ const WINDOW: u64 = 256 << 10;
 
 /// Marks the functions whose first instruction is VEX-, EVEX- or XOP-coded, or has a REX2 prefix.
 ///
-/// Where a uprobe stands, the kernel emulates jumps, calls, pushes and nops, and corrects what others did
-/// out of their place. It tells them by the opcode alone, as if it were of the one-byte map
-/// (arch/x86/kernel/uprobes.c, `branch_setup_ops`, `push_setup_ops`, `default_post_xol_op`; seen in
-/// 6.18): `vpbroadcastb %esi,%ymm16`, EVEX opcode 7A, becomes `jp`. With a probe on `__strchrnul_evex`
-/// no printf(3) of any process on the machine prints its arguments.
+/// At a uprobe, the kernel emulates jumps, calls, pushes and nops, and corrects what others did out of their
+/// place. It recognises them by the opcode alone, as if it were of the one-byte map
+/// (arch/x86/kernel/uprobes.c, `branch_setup_ops`, `push_setup_ops`, `default_post_xol_op`; seen in 6.18):
+/// `vpbroadcastb %esi,%ymm16`, EVEX opcode 7A, becomes `jp`. With a probe on `__strchrnul_evex` no printf(3)
+/// of any process on the machine prints its arguments.
 pub(super) fn leave_out_vector_code(object: &Object, functions: &mut [Function]) {
     let mut window = (0u64, Vec::new());
     for function in functions.iter_mut().filter(|function| function.probe == Probe::Yes) {

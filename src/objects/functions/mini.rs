@@ -7,7 +7,7 @@ use std::io::Read;
 
 /// Largest file inside; those in the wild have some hundred kilobytes.
 const MAX_SIZE: u64 = 256 << 20;
-/// For the dictionary, KiB: `xz -9` asks for 64 MiB.
+/// For the dictionary, KiB: `xz -9` needs 64 MiB.
 const MAX_DICTIONARY_KIB: u32 = 96 << 10;
 
 /// The file inside `object`; None where there is none.

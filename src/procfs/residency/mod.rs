@@ -22,7 +22,7 @@ const PAGEMAP_LIMIT: u64 = 256 << 30;
 /// A hugetlb VMA begins and ends on a huge page; the smallest of any architecture is 64 KiB.
 const SMALLEST_HUGE_PAGE: u64 = 64 << 10;
 
-/// Asks one process about its pages; what cannot be answered goes to `gaps`.
+/// Reads the pages of one process; what cannot be read goes to `gaps`.
 pub(super) struct PageReader<'a> {
     pub dir: &'a ProcessDir,
     /// An open pagemap, when it may be read.
@@ -58,7 +58,7 @@ impl PageReader<'_> {
         let candidates = hugetlb_candidates(mappings, &scan.runs);
         let excluded = self.hugetlb_among(mappings, candidates);
         let mut cut = cut_to_mappings(mappings, &scan.runs, &excluded);
-        // Before 6.15 a guard page looks swapped; a process without swap entries has none.
+        // Before 6.15 a guard page appears as swapped; a process without swap entries has none.
         if !scan.recent_kernel && self.vm_swap == Some(0) {
             cut.swapped.clear();
         }
@@ -71,18 +71,18 @@ impl PageReader<'_> {
         let pagemap = self.pagemap.take()?;
         let candidates = (0..mappings.len()).filter(|&index| may_be_hugetlb(&mappings[index])).collect();
         let excluded = self.hugetlb_among(mappings, candidates);
-        let mut wanted: Vec<&Mapping> = mappings
+        let mut populated: Vec<&Mapping> = mappings
             .iter()
             .enumerate()
             .filter(|(index, _)| excluded.binary_search(index).is_err())
             .map(|(_, mapping)| mapping)
             .collect();
-        if total_length(&wanted) > BLIND_LIMIT
+        if total_length(&populated) > BLIND_LIMIT
             && let Some(smaps) = self.read_smaps()
         {
-            wanted.retain(|mapping| has_pages(&smaps.entries, mapping));
+            populated.retain(|mapping| has_pages(&smaps.entries, mapping));
         }
-        let length = total_length(&wanted);
+        let length = total_length(&populated);
         if length > PAGEMAP_LIMIT {
             self.gaps.push(format!(
                 "pagemap not read: {} GiB with pages in them are too much without PAGEMAP_SCAN (Linux 6.7)",
@@ -91,7 +91,7 @@ impl PageReader<'_> {
             return None;
         }
         let zero_frame = pagemap::zero_page_frame();
-        let mut runs = match pagemap::read_runs(&pagemap, &wanted, zero_frame) {
+        let mut runs = match pagemap::read_runs(&pagemap, &populated, zero_frame) {
             Ok(runs) => runs,
             Err(error) => {
                 self.gaps.push(self.dir.io_error("read", "pagemap", error).to_string());
@@ -100,7 +100,7 @@ impl PageReader<'_> {
         };
         if zero_frame.is_none() {
             self.gaps.push(String::from(
-                "pages of zeros that were only read count as resident: to tell them takes CAP_SYS_ADMIN or Linux 6.7",
+                "pages of zeros that were only read count as resident: to distinguish them takes CAP_SYS_ADMIN or Linux 6.7",
             ));
         }
         if self.vm_swap == Some(0) {

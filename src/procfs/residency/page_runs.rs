@@ -41,9 +41,9 @@ impl ResidentRuns {
     }
 }
 
-/// The mappings that may be hugetlb, as indices: those with a file (a hugetlb VMA always has
-/// one, be it a kernel-internal file) in which the kernel found a huge entry. What is left to
-/// tell apart are transparent huge pages of shmem and of files, which count as Rss.
+/// The mappings that may be hugetlb, as indices: those with a file (a hugetlb VMA always has one, be it a
+/// kernel-internal file) in which the kernel found a huge entry. They have to be distinguished from
+/// transparent huge pages of shmem and of files, which count as Rss.
 pub fn hugetlb_candidates(mappings: &[Mapping], runs: &[PageRun]) -> Vec<usize> {
     let mut candidates = Vec::new();
     for_each_piece(mappings, runs, |index, _, run| {

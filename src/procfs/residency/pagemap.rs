@@ -140,8 +140,8 @@ pub fn without_huge_zero(pagemap: &File, mappings: &[Mapping], runs: Vec<PageRun
     kept
 }
 
-/// The frame number of the page of zeros, learnt from a page of our own that was only read.
-/// None without CAP_SYS_ADMIN. x86 has a single such page.
+/// The frame number of the zero page, found by a page of our own that was only read. None without
+/// CAP_SYS_ADMIN. x86 has a single such page.
 pub fn zero_page_frame() -> Option<u64> {
     // SAFETY: a new private anonymous mapping of one page at an address the kernel chooses.
     let mapped = unsafe {
@@ -162,7 +162,7 @@ pub fn zero_page_frame() -> Option<u64> {
     let mut entry = [0u8; 8];
     let at = Addr(mapped as u64).0 / PAGE * 8;
     let read = File::open("/proc/self/pagemap").and_then(|own| own.read_exact_at(&mut entry, at));
-    // SAFETY: the mapping made above, used by nobody else.
+    // SAFETY: the mapping made above, used by nothing else.
     unsafe { libc::munmap(mapped, PAGE as usize) };
     read.ok()?;
     let entry = u64::from_ne_bytes(entry);

@@ -13,8 +13,8 @@ use crate::sys::pagemap_scan::{
 use std::fs::File;
 use std::io;
 
-/// Regions asked for in the first call, and in each of those that come when there are more: 24 KiB of buffer
-/// are enough for most processes, and 1.5 MiB cost more than scanning a small one.
+/// Regions requested by the first call, and by each later one: 24 KiB of buffer are enough for most
+/// processes, and 1.5 MiB cost more than scanning a small one.
 const FIRST_REGIONS: usize = 1 << 10;
 const REGIONS: usize = 1 << 16;
 
@@ -23,7 +23,7 @@ const REGIONS: usize = 1 << 16;
 pub struct Scan {
     /// Sorted and disjoint; not cut to mappings.
     pub runs: Vec<PageRun>,
-    /// Guard pages, sorted and disjoint; none where the kernel cannot tell them.
+    /// Guard pages, sorted and disjoint; none where the kernel does not report them.
     pub guards: Vec<AddrRange>,
     /// True on a kernel that knows guard pages (6.15+): they are left out of the swapped ones.
     /// Older ones may also show the huge zero page as resident.
@@ -53,20 +53,20 @@ pub fn scan(pagemap: &File, span: AddrRange) -> io::Result<Scan> {
     }
 }
 
-/// Leaves out the categories `excluded`, and asks for `told` besides.
-fn scan_marking(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -> io::Result<Scan> {
+/// Leaves out the categories `excluded`, and returns the categories `returned` as well.
+fn scan_marking(pagemap: &File, span: AddrRange, (excluded, returned): (u64, u64)) -> io::Result<Scan> {
     let mut buffer = vec![PageRegion::default(); FIRST_REGIONS];
     let mut found = Scan::default();
     let mut start = span.start.0;
     while start < span.end.0 {
-        let wanted = ScanRequest {
+        let request = ScanRequest {
             start,
             end: span.end.0,
             any_of: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             none_of: excluded,
-            told: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE | told,
+            returned: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE | returned,
         };
-        let scanned = pagemap_scan(pagemap, &wanted, &mut buffer)?;
+        let scanned = pagemap_scan(pagemap, &request, &mut buffer)?;
         let filled = scanned.filled;
         for region in &buffer[..filled] {
             // A guard is an entry as of swapped pages, with a mark (include/linux/swapops.h).
@@ -76,8 +76,8 @@ fn scan_marking(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -
                 found.runs.extend(run_of(region));
             }
         }
-        // Fewer regions than asked for: the whole span is done, and `walk_end` may be stale
-        // (going on from it would report pages twice).
+        // Fewer regions than requested: the whole span is done, and `walk_end` may be stale (going on from it
+        // would report pages twice).
         if filled < buffer.len() || scanned.walk_end <= start {
             break;
         }
@@ -115,8 +115,8 @@ mod tests {
 
     const HUGE: u64 = 2 << 20;
 
-    /// On a kernel that tells the huge zero page as such, leaving that category in shows what
-    /// older kernels report.
+    /// On a kernel that reports the huge zero page as such, leaving that category in shows what older kernels
+    /// report.
     #[test]
     fn the_huge_zero_page_is_found_where_the_kernel_hides_it() {
         let length = 3 * HUGE as usize;
@@ -133,7 +133,7 @@ mod tests {
         };
         assert_ne!(mapped, libc::MAP_FAILED);
         let start = Addr(mapped as u64 + HUGE - 1).align_down(HUGE);
-        // SAFETY: `start .. start + 2 * HUGE` lies in the mapping above, which nobody else uses.
+        // SAFETY: `start .. start + 2 * HUGE` lies in the mapping above, which nothing else uses.
         unsafe {
             libc::madvise(start.0 as *mut _, 2 * HUGE as usize, libc::MADV_HUGEPAGE);
             std::ptr::read_volatile(start.0 as *const u8);

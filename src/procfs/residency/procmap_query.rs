@@ -1,4 +1,4 @@
-//! The PROCMAP_QUERY ioctl (Linux 6.11+) asked for a VMA's page size: "is this VMA hugetlb?".
+//! Queries a VMA's page size with the PROCMAP_QUERY ioctl (Linux 6.11+): "is this VMA hugetlb?".
 
 use crate::model::{Addr, PAGE};
 use crate::sys::procmap_query::procmap_query;

@@ -35,7 +35,7 @@ fn time(ns: u64) -> String {
     }
 }
 
-/// `46.2…46.3 MiB`; one value where both look the same.
+/// `46.2…46.3 MiB`; one value where both print the same.
 fn range(unit: Unit, (min, max): (u64, u64)) -> String {
     let (low, high) = (value(unit, min), value(unit, max));
     if low == high {

@@ -68,7 +68,7 @@ fn head(comparison: &Comparison, options: TextOptions, out: &mut String) {
     }
     let how = match comparison.ended_by.as_deref() {
         Some("load") => "each run ended with its load",
-        Some("duration") => "each looked at and ended after the same time",
+        Some("duration") => "each examined and ended after the same time",
         _ => "each run to the command's end",
     };
     let text = format!("runs took turns; {how}; times are those of an audited process");
@@ -120,7 +120,7 @@ fn outcomes(side: &Side) -> String {
 }
 
 fn words(outcome: &str) -> String {
-    outcome.replacen("running", "still running when it was looked at", 1)
+    outcome.replacen("running", "still running when it was examined", 1)
 }
 
 fn not_tried(comparison: &Comparison, options: TextOptions, out: &mut String) {

@@ -62,7 +62,7 @@ pub(super) fn categories(diff: &Diff, options: TextOptions, out: &mut String) {
     }
 }
 
-/// Who was compared with whom.
+/// Which processes were compared.
 pub(super) fn processes(diff: &Diff, options: TextOptions, out: &mut String) {
     if diff.processes.is_empty() {
         return;

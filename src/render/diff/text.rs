@@ -35,7 +35,7 @@ pub fn diff_to_text(diff: &Diff, options: TextOptions) -> String {
         if let Some(stack) = stack {
             frames(&folded(stack), options, &mut out);
         }
-        // the same words once; what each fix saves, the report of that side tells
+        // the same words once; what each fix saves is in the report of that side
         let said = diff.changes[..i]
             .iter()
             .any(|c| is_advised(c) && c.category == change.category && c.why == change.why);
@@ -62,12 +62,12 @@ fn side(name: &str, side: &SideFacts, options: TextOptions, out: &mut String) {
     source_line(name, &side.source, &rest, options, out);
 }
 
-/// A side: its name, its file as far as there is room, and what else there is to say.
+/// A side: its name, its file as far as it fits, and what else there is to say.
 pub(super) fn source_line(name: &str, source: &str, rest: &str, options: TextOptions, out: &mut String) {
-    let room = WIDTH.saturating_sub(name.len() + 2 + rest.chars().count());
+    let columns = WIDTH.saturating_sub(name.len() + 2 + rest.chars().count());
     let source = clean(source);
-    let cut = source.chars().count().saturating_sub(room);
-    // the end of a path tells more than its beginning
+    let cut = source.chars().count().saturating_sub(columns);
+    // the end of a path says more than its beginning
     let source = match cut {
         0 => source,
         _ => format!("…{}", source.chars().skip(cut + 1).collect::<String>()),
@@ -99,8 +99,8 @@ fn reasons(diff: &Diff, options: TextOptions, out: &mut String) {
     }
 }
 
-/// Runs of frames without names in one module (an allocator without debug files) tell nothing one by
-/// one, and push those of the program out of sight.
+/// Runs of frames without names in one module (an allocator without debug files) say nothing one by one, and
+/// push those of the program out of sight.
 pub(super) fn folded(stack: &Stack) -> Stack {
     let mut frames: Vec<Frame> = Vec::new();
     for run in stack.frames.chunk_by(|x, y| x.symbol.is_none() && y.symbol.is_none() && x.module == y.module)

@@ -17,7 +17,7 @@ const CLASSES: [(&str, &[&str]); 6] = [
     ("task", &["clone", "execve", "exit", "rename", "seccomp"]),
 ];
 
-/// What an event has to satisfy; empty lists and None ask for nothing.
+/// What an event has to satisfy; empty lists and None match everything.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub tids: Vec<Tid>,
@@ -36,7 +36,7 @@ pub struct Filter {
     pub until_ns: Option<u64>,
 }
 
-/// The calls that a word stands for.
+/// The calls that a word selects.
 ///
 /// # Errors
 /// The words that would do.
@@ -56,7 +56,7 @@ impl Filter {
     /// All but the stack, which costs more. `elapsed_ns` counts from [`crate::model::TimeZero`].
     pub fn wants(&self, event: &VmEvent, reach: &Reach, elapsed_ns: u64) -> bool {
         let task = &event.task;
-        let any = |wanted: bool, list_is_empty: bool| list_is_empty || wanted;
+        let any = |matches: bool, list_is_empty: bool| list_is_empty || matches;
         any(self.tids.contains(&task.tid), self.tids.is_empty())
             && any(self.pids.contains(&task.pid), self.pids.is_empty())
             && any(self.comms.contains(&task.comm), self.comms.is_empty())
@@ -66,10 +66,12 @@ impl Filter {
             && self.until_ns.is_none_or(|until| elapsed_ns <= until)
             && self.min_size.is_none_or(|least| reach.size.is_some_and(|size| size >= least))
             && self.max_size.is_none_or(|most| reach.size.is_some_and(|size| size <= most))
-            && self.addr.is_none_or(|wanted| reach.ranges.iter().any(|range| range.overlaps(wanted)))
+            && self.addr.is_none_or(|range_of_filter| {
+                reach.ranges.iter().any(|range| range.overlaps(range_of_filter))
+            })
     }
 
-    /// Nothing later can be wanted.
+    /// No later event can match.
     pub fn is_over(&self, elapsed_ns: u64) -> bool {
         self.until_ns.is_some_and(|until| elapsed_ns > until)
     }
@@ -93,7 +95,7 @@ impl Filter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     pub ranges: [AddrRange; 2],
-    /// Bytes asked for, or what brk moved by; None for what has no size.
+    /// Requested bytes, or what brk moved by; None for what has no size.
     pub size: Option<u64>,
 }
 

@@ -45,8 +45,8 @@ pub struct EventsOptions {
     pub head: Option<u64>,
 }
 
-/// Where named stacks come from: each is asked for when an event with it is first printed, and again where that
-/// was long ago.
+/// Where named stacks come from: each is requested when an event with it is first printed, and again where
+/// that was long ago.
 pub trait StackSource {
     fn stack(&mut self, id: StackId) -> Stack;
 }
@@ -62,7 +62,7 @@ pub struct EventWriter {
     layout: text::Layout,
 }
 
-/// An event that is printed, with what is known beside it.
+/// An event that is printed, with its context.
 struct Entry<'a> {
     event: &'a VmEvent,
     reach: Reach,
@@ -136,15 +136,15 @@ impl EventWriter {
                 let (options, layout) = (&self.options, &self.layout);
                 let known = self.stacks.get_or_render(id, || {
                     let stack = stacks.stack(id);
-                    let wanted = options.filter.wants_stack(&stack);
-                    let rendered = match (wanted && options.stacks, options.format) {
+                    let is_shown = options.filter.wants_stack(&stack);
+                    let rendered = match (is_shown && options.stacks, options.format) {
                         (false, _) => String::new(),
                         (true, EventsFormat::Text) => layout.stack(&stack, options.color),
                         (true, EventsFormat::Json) => json::stack(&stack),
                     };
-                    RenderedStack { wanted, rendered }
+                    RenderedStack { is_shown, rendered }
                 });
-                if !known.wanted {
+                if !known.is_shown {
                     return;
                 }
                 known.rendered.as_str()

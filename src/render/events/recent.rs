@@ -7,7 +7,7 @@ use crate::model::hash::IntMap;
 const BYTES: usize = 8 << 20;
 
 pub(super) struct RenderedStack {
-    pub wanted: bool,
+    pub is_shown: bool,
     pub rendered: String,
 }
 
@@ -49,7 +49,7 @@ mod tests {
             for id in [0, round + 1] {
                 let stack = stacks.get_or_render(StackId(id), || {
                     rendered += 1;
-                    RenderedStack { wanted: true, rendered: id.to_string().repeat(2000) }
+                    RenderedStack { is_shown: true, rendered: id.to_string().repeat(2000) }
                 });
                 assert_eq!(stack.rendered, id.to_string().repeat(2000));
             }

@@ -8,7 +8,7 @@ use crate::report::calls;
 use crate::report::model::{Frame, Stack};
 use std::cell::Cell;
 
-/// Results stand in one column behind short calls, as strace has them.
+/// Results are in one column behind short calls, as in strace.
 const RESULT_COLUMN: usize = 40;
 /// Column of thread id and name: it grows with what it holds.
 const WHO_WIDTH: usize = 20;

@@ -69,9 +69,9 @@ impl<V: AddAssign + Default> Folded<V> {
     }
 }
 
-/// A name as a frame: on one line, without the `;` that separates frames (`:` stands for it, as the
-/// stackcollapse scripts write it), and with nothing at its end or beginning that could be taken for
-/// a value or a comment.
+/// A name as a frame: on one line, without the `;` that separates frames (`:` replaces it, as the
+/// stackcollapse scripts write it), and with nothing at its end or beginning that could be taken for a value
+/// or a comment.
 pub fn frame_text(name: &str) -> String {
     let mut text = allowed(&clean(name.trim())).replace(';', ":");
     if text.is_empty() {

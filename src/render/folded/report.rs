@@ -1,5 +1,5 @@
-//! A report as stacks: what of which process was mapped by whom, and is what. Each byte is in
-//! exactly one stack, so that widths add up to the report's totals.
+//! A report as stacks: process, mapping stack and category. Each byte is in exactly one stack, so that widths
+//! add up to the report's totals.
 
 use super::{Folded, FrameNumber};
 use crate::model::path::base_name;
@@ -42,7 +42,7 @@ impl Width {
         }
     }
 
-    /// It cannot be told without knowing what is in memory.
+    /// It is not known without residency.
     pub fn needs_residency(self) -> bool {
         matches!(self, Width::Rss | Width::Unused)
     }
@@ -105,7 +105,7 @@ impl AddAssign for Bytes {
     }
 }
 
-/// What a frame stands for: flame graphs are coloured by it.
+/// The kind of a frame: flame graphs are coloured by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::render) enum Kind {
     Process,
@@ -147,7 +147,7 @@ pub(in crate::render) fn stacks(report: &Report, options: FlameOptions) -> Stack
 
 /// How a report says that it is not known what is in memory.
 pub(in crate::render) const NO_RESIDENCY: &str = "none";
-/// The backend of a report of processes whose calls nobody saw.
+/// The backend of a report of processes that were not traced.
 pub(in crate::render) const SNAPSHOT: &str = "snapshot";
 /// Code outside of all modules: a JIT's.
 pub(in crate::render) const NO_MODULE: &str = "[unknown]";
@@ -156,9 +156,9 @@ pub(in crate::render) const NO_MODULE: &str = "[unknown]";
 pub(super) struct StackWriter<'r, V> {
     report: &'r Report,
     options: FlameOptions,
-    /// False: what the memory is, not who asked for it.
+    /// False: what the memory is, not which stack requested it.
     calls: bool,
-    /// Of each of the report's stacks, root first; made when it is first met.
+    /// Of each of the report's stacks, root first; made at its first use.
     numbers: HashMap<u64, Vec<FrameNumber>>,
     pub stacks: Stacks<V>,
 }
@@ -174,7 +174,7 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
         StackWriter { report, options, calls, numbers: HashMap::new(), stacks }
     }
 
-    /// Shows what the memory is, and not who asked for it.
+    /// Shows what the memory is, and not which stack requested it.
     pub fn without_calls(&mut self) {
         self.calls = false;
     }
@@ -190,7 +190,7 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
             let name = names.get(region.category.as_str()).copied();
             let what = self.what(region, name.unwrap_or(&region.category));
             let stack: Vec<FrameNumber> = if self.options.reverse {
-                // What it is comes first as a whole: a "guard" of nothing in particular tells nothing.
+                // What it is comes first as a whole: a "guard" of nothing in particular says nothing.
                 what.into_iter().chain(called.into_iter().rev()).collect()
             } else {
                 called.into_iter().chain(what).collect()
@@ -205,7 +205,7 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
         number
     }
 
-    /// Who asked for it: the frames of the call, or why there are none.
+    /// The stack that requested it: the frames of the call, or why there are none.
     fn callers(&mut self, region: &Region, out: &mut Vec<FrameNumber>) {
         let Some(origin) = region.origin.as_ref().filter(|_| self.calls) else {
             if self.calls {
@@ -248,7 +248,7 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
                 continue;
             }
             let number = self.frame(&label(frame, lines), Kind::Function(frame.module.clone()));
-            // Addresses of a JIT's code tell nothing, and differ in each run.
+            // Addresses of a JIT's code say nothing, and differ in each run.
             let nowhere = frame.module == NO_MODULE && frame.symbol.is_none();
             if !(nowhere && numbers.last() == Some(&number)) {
                 numbers.push(number);
@@ -277,7 +277,7 @@ pub(in crate::render) fn no_call(region: &Region) -> &'static str {
         Some("kernel") => "[mapped by the kernel]",
         Some(LEFT_OUT) => "[small and ended: its stacks were not kept]",
         Some(_) => "[no call was seen that mapped it]",
-        // written by a vmaudit that did not tell
+        // written by a vmaudit without this field
         None => "[mapped without a call]",
     }
 }

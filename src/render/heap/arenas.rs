@@ -1,6 +1,7 @@
-//! The allocator's arenas: a table of them, where what is in memory of them is, and who holds what stays.
+//! The allocator's arenas: a table of them, their resident bytes, and the stacks that hold what stays.
 
 use super::extents::extents;
+use super::parts::{PartTable, line};
 use super::segments::segments;
 use super::tables::amount;
 use super::who;
@@ -64,7 +65,7 @@ pub(super) fn arenas(report: &HeapReport, p: &HeapProcess, options: TextOptions,
     holders(report, p, found, options, out);
 }
 
-/// Arenas of which doubts are told.
+/// Arenas whose doubts are printed.
 const DOUBTS: usize = 3;
 
 /// `main`, or its number in the allocator's list.
@@ -74,42 +75,31 @@ fn name(found: &Fragmentation, arena: &Arena) -> String {
 }
 
 fn table(found: &Fragmentation, options: TextOptions, out: &mut String) {
-    let line = |name: &str, cells: [&str; 8]| {
-        let [threads, cells @ ..] = cells;
-        let cells: String = cells.iter().map(|cell| format!("{cell:>11}")).collect();
-        format!("  {name:<10}{threads:>8}{cells}")
+    let row = |name: &str, threads: &str, cells: &[String]| line(&format!("{name:<10}{threads:>8}"), cells);
+    let head = ["mapped", "in use", "cached", "free", "top", "resident", "to trim"];
+    let mut parts: Vec<&Arena> = found.arenas.iter().collect();
+    parts.sort_by_key(|arena| (Reverse(arena.mapped), arena.address));
+    let table = PartTable {
+        head: row("arena", "threads", &head.map(str::to_owned)),
+        parts,
+        total: &found.total,
+        name: &|arena| name(found, arena),
+        row: &|name, arena| {
+            let unknown = || "?".to_owned();
+            let cells = [
+                size(arena.mapped),
+                size(arena.in_use),
+                size(arena.thread_caches + arena.fast),
+                size(arena.free),
+                size(arena.top),
+                arena.pages.map_or_else(unknown, |pages| size(pages.resident)),
+                arena.trim.map_or_else(unknown, |trim| size(trim.sum())),
+            ];
+            row(name, &arena.threads.map(thousands).unwrap_or_default(), &cells)
+        },
+        sum: &|arenas| total(&arenas.iter().map(|&arena| arena.clone()).collect::<Vec<_>>()),
     };
-    let head = line("arena", ["threads", "mapped", "in use", "cached", "free", "top", "resident", "to trim"]);
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
-    let row = |name: &str, arena: &Arena| {
-        let threads = arena.threads.map(thousands).unwrap_or_default();
-        let unknown = || "?".to_owned();
-        let cells = [
-            threads,
-            size(arena.mapped),
-            size(arena.in_use),
-            size(arena.thread_caches + arena.fast),
-            size(arena.free),
-            size(arena.top),
-            arena.pages.map_or_else(unknown, |pages| size(pages.resident)),
-            arena.trim.map_or_else(unknown, |trim| size(trim.sum())),
-        ];
-        line(name, cells.each_ref().map(String::as_str))
-    };
-    let mut sorted: Vec<&Arena> = found.arenas.iter().collect();
-    sorted.sort_by_key(|arena| (Reverse(arena.mapped), arena.address));
-    let (shown, rest) = sorted.split_at(options.top.min(sorted.len()));
-    for arena in shown {
-        *out += &format!("{}\n", row(&name(found, arena), arena));
-    }
-    if !rest.is_empty() {
-        let rest: Vec<Arena> = rest.iter().map(|&arena| arena.clone()).collect();
-        let text = row(&format!("{} others", rest.len()), &total(&rest));
-        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
-    }
-    if found.arenas.len() > 1 {
-        *out += &format!("{}\n", options.color.paint(Tone::Heading, &row("total", &found.total)));
-    }
+    table.write(options, out);
 }
 
 /// What is in memory, and why it stays there.
@@ -125,7 +115,7 @@ fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextO
             true => format!("of {} blocks that are known: ", thousands(known.blocks)),
             false => String::new(),
         };
-        held += &format!("; {of}{} asked for, {} rounding", size(known.asked), size(known.rounding));
+        held += &format!("; {of}{} requested, {} rounding", size(known.asked), size(known.rounding));
     }
     line(pages.used, "in use", &held, None);
     let trimmed = match (trim.inside, trim.top) {
@@ -145,7 +135,7 @@ fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextO
             size((count * crate::model::PAGE).saturating_sub(pages.sparse_used))
         ),
     };
-    line(pages.beside, "free beside blocks", &format!("on the same pages{sparse}"), None);
+    line(pages.beside, "free next to blocks", &format!("on the same pages{sparse}"), None);
     let whole = "whole pages that trimming leaves: around blocks in threads' caches, tops of other arenas";
     line(pages.whole, "free, stays", whole, None);
     line(pages.swapped, "swapped out", "moved to swap by the kernel", None);
@@ -155,7 +145,7 @@ fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextO
     let mut own =
         format!("{} with mappings of their own{}", thousands(mapped.blocks), resident.unwrap_or_default());
     if let Some(known) = mapped.known {
-        own += &format!("; {} asked for, {} rounding", size(known.asked), size(known.rounding));
+        own += &format!("; {} requested, {} rounding", size(known.asked), size(known.rounding));
     }
     line(mapped.bytes, "large blocks", &own, None);
     let took = format!("  read in {}", milliseconds(found.took_ns));
@@ -191,8 +181,9 @@ fn holders(
     for holder in shown {
         let figures = figures(holder);
         let row = holder.row.and_then(|row| p.rows.get(usize::try_from(row).ok()?));
-        let room = WIDTH.saturating_sub(figures.chars().count());
-        let text = row.map_or_else(|| "what the filter leaves out".to_owned(), |row| who(report, row, room));
+        let columns = WIDTH.saturating_sub(figures.chars().count());
+        let text =
+            row.map_or_else(|| "what the filter leaves out".to_owned(), |row| who(report, row, columns));
         *out += &format!("{figures}{text}\n");
     }
     if !rest.is_empty() {

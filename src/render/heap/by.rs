@@ -1,4 +1,4 @@
-//! The other ways to look at a heap: at the peak, by calls, by temporary allocations, by module, thread or size.
+//! The other views of a heap: at the peak, by calls, by temporary allocations, by module, thread or size.
 
 use super::whole::row_of;
 use super::{function, own_frames, stack, who, without_frames};
@@ -13,7 +13,7 @@ use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The rows that a way to look has: with its bytes and blocks in place of what is outstanding. Of calls, the bytes are
+/// The rows of a view: with its bytes and blocks in place of what is outstanding. Of calls, the bytes are
 /// calls, too.
 pub fn rows_by(process: &HeapProcess, by: HeapBy) -> Vec<HeapRow> {
     let amount = |site: &HeapSite| match by {
@@ -35,7 +35,7 @@ pub fn rows_by(process: &HeapProcess, by: HeapBy) -> Vec<HeapRow> {
     rows
 }
 
-/// One line of a table of stacks: three figures, and who.
+/// One line of a table of stacks: three figures, and the stack.
 fn line(number: &str, [a, b, c]: [&str; 3]) -> String {
     format!("{number:>3}{a:>13}{b:>13}{c:>13}  ")
 }
@@ -174,8 +174,8 @@ pub(super) fn by_group(
     for (name, sum) in shown {
         let cells = cells(sum);
         let start = text(cells.each_ref().map(String::as_str));
-        let room = WIDTH.saturating_sub(start.chars().count());
-        *out += &format!("{start}{}\n", truncated(&clean(name), room));
+        let columns = WIDTH.saturating_sub(start.chars().count());
+        *out += &format!("{start}{}\n", truncated(&clean(name), columns));
     }
     let add = |groups: &[(String, Sum)]| {
         groups.iter().fold(Sum::default(), |all, (_, sum)| Sum {
@@ -251,7 +251,7 @@ pub(super) fn by_size(p: &HeapProcess, options: TextOptions, out: &mut String) {
     for class in shown {
         let cells = cells(&[class]);
         let name = match class.from == class.to {
-            true if class.to == 0 => "not told by the allocator".to_owned(),
+            true if class.to == 0 => "not reported by the allocator".to_owned(),
             true => format!("{} bytes", thousands(class.from)),
             false => format!("{} to {}", size(class.from), size(class.to + 1)),
         };

@@ -1,7 +1,9 @@
 //! Allocators that keep extents: a table of their arenas, and what is in memory of them.
 
+use super::parts::{PartTable, line};
 use super::tables::amount;
 use crate::heap::extents::{ExtentArena, ExtentHeap};
+use crate::heap::sums::Sums;
 use crate::render::style::{Tone, clean};
 use crate::render::text::{TextOptions, note};
 use crate::report::units::{size, thousands};
@@ -11,7 +13,7 @@ pub(super) fn extents(heap: &ExtentHeap, options: TextOptions, out: &mut String)
     table(heap, options, out);
     if heap.doubtful > 0 {
         let text = format!(
-            "{} extents changed while they were read, or what tells of them is in swap: they are in no figure",
+            "{} extents changed while they were read, or their descriptions are in swap: they are in no figure",
             thousands(heap.doubtful)
         );
         note(&text, options, out);
@@ -24,31 +26,22 @@ pub(super) fn extents(heap: &ExtentHeap, options: TextOptions, out: &mut String)
 }
 
 fn table(heap: &ExtentHeap, options: TextOptions, out: &mut String) {
-    let line = |name: &str, cells: [&str; 7]| {
-        let cells: String = cells.iter().map(|cell| format!("{cell:>11}")).collect();
-        format!("  {name:<18}{cells}")
-    };
+    let row = |name: &str, cells: &[String]| line(&format!("{name:<18}"), cells);
     let head = ["mapped", "in use", "inside", "dirty", "muzzy", "retained", "to purge"];
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, &line(&clean(&heap.allocator), head)));
-    let row = |name: &str, arena: &ExtentArena| {
-        let used = arena.small + arena.large;
-        let cells = [arena.mapped, used, arena.inside, arena.dirty, arena.muzzy, arena.retained, arena.purge];
-        line(name, cells.map(size).each_ref().map(String::as_str))
+    let mut parts: Vec<&ExtentArena> = heap.arenas.iter().collect();
+    parts.sort_by_key(|arena| (Reverse(arena.mapped), arena.number));
+    let table = PartTable {
+        head: row(&clean(&heap.allocator), &head.map(str::to_owned)),
+        parts,
+        total: &heap.total,
+        name: &|arena| format!("arena {}", arena.number),
+        row: &|name, a| {
+            let used = a.small + a.large;
+            row(name, &[a.mapped, used, a.inside, a.dirty, a.muzzy, a.retained, a.purge].map(size))
+        },
+        sum: &|arenas| ExtentArena::sum(arenas.iter().copied()),
     };
-    let mut sorted: Vec<&ExtentArena> = heap.arenas.iter().collect();
-    sorted.sort_by_key(|arena| (Reverse(arena.mapped), arena.number));
-    let (shown, rest) = sorted.split_at(options.top.min(sorted.len()));
-    for arena in shown {
-        *out += &format!("{}\n", row(&format!("arena {}", arena.number), arena));
-    }
-    if !rest.is_empty() {
-        let sum = rest.iter().fold(ExtentArena::default(), |sum, each| sum.plus(each));
-        let text = row(&format!("{} others", rest.len()), &sum);
-        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
-    }
-    if heap.arenas.len() > 1 {
-        *out += &format!("{}\n", options.color.paint(Tone::Heading, &row("total", &heap.total)));
-    }
+    table.write(options, out);
 }
 
 fn in_memory(all: &ExtentArena, options: TextOptions, out: &mut String) {
@@ -69,7 +62,7 @@ fn in_memory(all: &ExtentArena, options: TextOptions, out: &mut String) {
         &format!("{}, by what can be used of them", blocks(all.large_blocks)),
         None,
     );
-    line(all.inside, "  free inside", "free beside small blocks of the same size: purging leaves it", None);
+    line(all.inside, "  free inside", "free next to small blocks of the same size: purging leaves it", None);
     line(all.padding, "  padding", "of large blocks: a page more than they need", None);
     let purge =
         "resident pages of dirty and muzzy extents: arena.4096.purge gives them back now, time does (decay)";

@@ -118,7 +118,7 @@ struct Plan {
     temporary: Group,
     /// Freed neither at once nor held at the peak or the end.
     passing: Group,
-    /// The same sizes under other numbers: heaptrack tells temporary blocks by the number.
+    /// The same sizes under other numbers: heaptrack recognises temporary blocks by the number.
     passing_too: Group,
     /// The bytes of one.
     passing_size: u64,
@@ -249,7 +249,7 @@ impl Code<'_> {
         Ok(number)
     }
 
-    /// Who called the allocator; for a stack that is not known, a frame that says why.
+    /// The allocator's caller; for a stack that is not known, a frame that says why.
     fn trace(&mut self, whole: &Whole, out: &mut impl Write) -> io::Result<u64> {
         let report = self.report;
         let Some(stack) = super::stack(report, &whole.row) else {

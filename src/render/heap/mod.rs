@@ -7,6 +7,7 @@ pub(super) mod diff_stacks;
 mod extents;
 pub(super) mod folded;
 pub(super) mod heaptrack;
+mod parts;
 mod segments;
 mod tables;
 mod tree;
@@ -23,14 +24,14 @@ use crate::report::units::{exact_size, size, thousands};
 use arenas::arenas;
 pub use by::rows_by;
 use by::{by_group, by_site, by_size};
-use tables::{beside, by_context, by_stack, in_blocks, totals};
+use tables::{by_context, by_stack, comparison, in_blocks, totals};
 use tree::tree;
 
 /// What is shown of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeapView {
     pub by: HeapBy,
-    /// A tree from who called the allocator to its callers, in place of the stacks.
+    /// A tree from the allocator's callers to theirs, in place of the stacks.
     pub reverse: bool,
 }
 
@@ -95,7 +96,7 @@ fn of_process(
     }
     if let Some(found) = &p.beside {
         out.push('\n');
-        beside(found, options, out);
+        comparison(found, options, out);
     }
     if p.fragmentation.is_some() {
         out.push('\n');
@@ -202,8 +203,8 @@ fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions,
         text += &format!(" · {} event{plural}, {} lost", thousands(seen), thousands(lost));
     }
     let name = truncated(&clean(&p.comm), 32);
-    let room = WIDTH.saturating_sub(name.chars().count());
-    *out += &format!("{}{}\n", options.color.paint(Tone::Heading, &name), truncated(&text, room));
+    let columns = WIDTH.saturating_sub(name.chars().count());
+    *out += &format!("{}{}\n", options.color.paint(Tone::Heading, &name), truncated(&text, columns));
 }
 
 /// `  1  18.0 MiB in 18 blocks · operator new(unsigned long) · …`, and the stack.
@@ -272,10 +273,10 @@ pub(super) fn no_stack(row: &HeapRow) -> String {
     }
 }
 
-/// `malloc < readline < main`: who asked for it, in one line.
+/// `malloc < readline < main`: the requesting stack, in one line.
 pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
     let name = function(report, row);
-    // operator new[](unsigned long): the arguments tell nothing here
+    // operator new[](unsigned long): the arguments say nothing here
     let short = name.split_once('(').filter(|_| name.starts_with("operator ")).map(|(short, _)| short);
     let function = truncated(short.unwrap_or(&name), 30);
     match stack(report, row) {
@@ -284,7 +285,7 @@ pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
             let of = |frames: &[Frame]| Stack { frames: frames.to_vec(), ..Stack::default() };
             let own = own_frames(stack);
             let all = chain(&of(own), rest);
-            // not even the outermost has room: the innermost in full is better than a bit of each
+            // not even the outermost fits: the innermost in full is better than a part of each
             let cut = all.ends_with('…') && own.len() > 1;
             let text = if cut { chain(&of(own.get(..1).unwrap_or(own)), rest) } else { all };
             format!("{function} < {text}")
@@ -322,7 +323,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
     }
     if doubts.lost_frees > 0 {
         say(&format!(
-            "{} whose free nobody saw, since their address was handed out again: freed by a function that is \
+            "{} whose free was not seen, since their address was handed out again: freed by a function that is \
              not {}",
             counted(doubts.lost_frees, "block"),
             if p.own.is_some() { "called by its name" } else { "probed, or in a lost event" }
@@ -334,7 +335,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
                 "allocated before vmaudit attached, or by a function that is not probed"
             }
             HeapProcess { forked: true, .. } => "inherited: allocated before the fork",
-            // The library stands before all that go by these names.
+            // The library interposes all functions of these names.
             HeapProcess { own: Some(_), .. } => "allocated by other functions than malloc and its relatives",
             _ => "allocated by a function that is not probed",
         };
@@ -342,7 +343,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
     }
     if doubts.doubtful_frees > 0 && report.sampling_bytes.is_none() {
         say(&format!(
-            "{} after the loss, of what nobody saw allocated: perhaps that is among what was lost",
+            "{} after the loss, of what was not seen allocated: perhaps that is among what was lost",
             counted(doubts.doubtful_frees, "free")
         ));
     }
@@ -378,7 +379,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
         ));
     }
     if report.filter.leaks_only && p.intervals < 2 {
-        say("fewer than two intervals have ended: which stacks keep growing cannot be told yet (--interval)");
+        say("fewer than two intervals have ended: which stacks keep growing is not known yet (--interval)");
     }
     if p.forked {
         say("a child of fork: its copy of what its parent had allocated is in no figure here");

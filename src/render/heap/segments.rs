@@ -1,7 +1,9 @@
 //! Allocators that keep segments: a table of whose they are, and what is in memory of them.
 
+use super::parts::{PartTable, line};
 use super::tables::amount;
 use crate::heap::segments::{SegmentHeap, Segments};
+use crate::heap::sums::Sums;
 use crate::render::style::{Tone, clean};
 use crate::render::text::{TextOptions, note};
 use crate::report::units::{size, thousands};
@@ -30,31 +32,22 @@ fn name(heap: &SegmentHeap) -> String {
 }
 
 fn table(found: &Segments, options: TextOptions, out: &mut String) {
-    let line = |name: &str, segments: &str, cells: [&str; 6]| {
-        let cells: String = cells.iter().map(|cell| format!("{cell:>11}")).collect();
-        format!("  {name:<23}{segments:>9}{cells}")
-    };
+    let row = |name: &str, segments: &str, cells: &[String]| line(&format!("{name:<23}{segments:>9}"), cells);
     let head = ["mapped", "committed", "in use", "inside", "free", "of it RSS"];
-    let head = line(&clean(&found.allocator), "segments", head);
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
-    let row = |name: &str, heap: &SegmentHeap| {
-        let cells = [heap.mapped, heap.committed, heap.used, heap.inside, heap.free, heap.free_resident];
-        line(name, &thousands(heap.segments), cells.map(size).each_ref().map(String::as_str))
+    let mut parts: Vec<&SegmentHeap> = found.heaps.iter().collect();
+    parts.sort_by_key(|heap| (Reverse(heap.mapped), heap.thread));
+    let table = PartTable {
+        head: row(&clean(&found.allocator), "segments", &head.map(str::to_owned)),
+        parts,
+        total: &found.total,
+        name: &name,
+        row: &|name, h| {
+            let cells = [h.mapped, h.committed, h.used, h.inside, h.free, h.free_resident];
+            row(name, &thousands(h.segments), &cells.map(size))
+        },
+        sum: &|heaps| SegmentHeap::sum(heaps.iter().copied()),
     };
-    let mut sorted: Vec<&SegmentHeap> = found.heaps.iter().collect();
-    sorted.sort_by_key(|heap| (Reverse(heap.mapped), heap.thread));
-    let (shown, rest) = sorted.split_at(options.top.min(sorted.len()));
-    for heap in shown {
-        *out += &format!("{}\n", row(&name(heap), heap));
-    }
-    if !rest.is_empty() {
-        let sum = rest.iter().fold(SegmentHeap::default(), |sum, each| sum.plus(each));
-        let text = row(&format!("{} others", rest.len()), &sum);
-        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
-    }
-    if found.heaps.len() > 1 {
-        *out += &format!("{}\n", options.color.paint(Tone::Heading, &row("total", &found.total)));
-    }
+    table.write(options, out);
 }
 
 fn in_memory(found: &Segments, options: TextOptions, out: &mut String) {
@@ -71,7 +64,7 @@ fn in_memory(found: &Segments, options: TextOptions, out: &mut String) {
     let returned =
         format!("{} that other threads freed; the thread takes them back later", blocks(all.returned_blocks));
     line(all.returned, "  to be taken back", &returned, None);
-    line(all.inside, "  free inside", "room for more blocks of the pages' sizes: purging leaves it", None);
+    line(all.inside, "  free inside", "space for more blocks of the pages' sizes: purging leaves it", None);
     line(all.padding, "  padding", "what no block can use", None);
     let free = format!("of slices without blocks: {}", clean(&found.purged));
     line(all.free_resident, "free", &free, Some(Tone::Key));

@@ -62,7 +62,7 @@ pub(super) fn totals(report: &HeapReport, p: &HeapProcess, options: TextOptions,
     let rounding: u64 = p.sizes.iter().map(|class| class.rounding).sum();
     if rounding > 0 {
         let given = t.outstanding_bytes + rounding;
-        let text = format!("at least, {} more than was asked for (--by size)", share(rounding, given));
+        let text = format!("at least, {} more than requested (--by size)", share(rounding, given));
         line("rounding", rounding, text, None);
     }
     if let Some(calls @ 1..) = t.temporary {
@@ -110,7 +110,7 @@ fn filter(report: &HeapReport) -> String {
     parts.join(", ")
 }
 
-/// One line of a table; the last cell takes the room that is left.
+/// One line of a table; the last cell takes the remaining columns.
 struct Columns {
     growth: bool,
     error: bool,
@@ -203,8 +203,8 @@ pub(super) fn by_context(p: &HeapProcess, options: TextOptions, out: &mut String
     };
     for row in shown {
         let text = line([&size(row.amount.bytes), &thousands(row.amount.blocks), &count(row)]);
-        let room = WIDTH.saturating_sub(text.chars().count());
-        *out += &format!("{text}{}\n", path(row, room));
+        let columns = WIDTH.saturating_sub(text.chars().count());
+        *out += &format!("{text}{}\n", path(row, columns));
     }
     let mut last = |rows: &[Context], what: &str, tone: Tone| {
         let sum = |of: fn(&Context) -> u64| rows.iter().map(of).sum::<u64>();
@@ -219,8 +219,8 @@ pub(super) fn by_context(p: &HeapProcess, options: TextOptions, out: &mut String
     last(&p.contexts, "total", Tone::Heading);
 }
 
-/// From what was asked for to what the allocators mapped, each difference named.
-pub(super) fn beside(found: &Comparison, options: TextOptions, out: &mut String) {
+/// From the requested bytes to what the allocators mapped, each difference named.
+pub(super) fn comparison(found: &Comparison, options: TextOptions, out: &mut String) {
     let parts: Vec<&str> = found.parts.iter().map(|part| part.name.as_str()).collect();
     let mut line = |figure: &str, name: &str, why: &str, tone: Option<Tone>| {
         let head = format!("  {figure:>13}  {name:<24}  ");
@@ -232,11 +232,11 @@ pub(super) fn beside(found: &Comparison, options: TextOptions, out: &mut String)
             *out += &format!("{start}{text}\n");
         }
     };
-    let asked = match found.asked_incomplete {
+    let note = match found.asked_incomplete {
         true => "outstanding, of what was allocated since vmaudit attached",
-        false => "outstanding: what the program asked for and has not freed",
+        false => "outstanding: what the program requested and has not freed",
     };
-    line(&size(found.asked), "asked for", asked, Some(Tone::Heading));
+    line(&size(found.asked), "requested", note, Some(Tone::Heading));
     let is_below = |id: &str| matches!(id, "asked-absent" | "kept");
     for difference in found.differences.iter().filter(|d| is_below(&d.id)) {
         line(&signed_size(difference.bytes), &difference.name, &difference.why, None);

@@ -1,4 +1,4 @@
-//! Stacks merged from the inside: who called the allocator, and who called that.
+//! Stacks merged from the inside: the allocator's callers, and their callers.
 
 use super::folded::name;
 use super::{no_stack, own_frames, stack};
@@ -18,7 +18,7 @@ const BRANCHES: usize = 8;
 /// Frames of one path.
 const MAX_DEPTH: usize = 64;
 
-/// A function, and what was asked for through it.
+/// A function, and what was requested through it.
 #[derive(Default)]
 struct Node {
     bytes: u64,

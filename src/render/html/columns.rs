@@ -1,4 +1,4 @@
-//! Regions and frames by column: 65,000 regions take a few megabytes instead of forty.
+//! Regions and frames by column: 65,000 regions take some megabytes instead of forty.
 
 use crate::report::model::{Range, Region};
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! The report as the page wants it: what is large by columns, everything else as in the JSON report, so
-//! that fields added there are here, too.
+//! The report as the page reads it: large tables by columns, everything else as in the JSON report, so that
+//! fields added there are here, too.
 
 use super::columns::{Column, NONE, Ranges, Regions, Strings, number};
 use crate::render::clean;
@@ -33,7 +33,7 @@ struct PageProcess {
     ranges: Vec<Ranges>,
 }
 
-/// `completeness`, numbers of frames, innermost first, and which of them is who asked.
+/// `completeness`, numbers of frames, innermost first, and which of them is the caller.
 #[derive(Serialize)]
 pub(super) struct PageStack(String, Vec<usize>, i64);
 

@@ -1,4 +1,5 @@
-//! `heap -f html`: a heap report as one HTML file, with the look of the audit's page and scripts of its own (`js/heap/`).
+//! `heap -f html`: a heap report as one HTML file, in the style of the audit's page and scripts of its own
+//! (`js/heap/`).
 
 use super::Template;
 use super::columns::{Column, NONE, Strings, number};
@@ -37,7 +38,7 @@ pub fn heap_to_html(report: &HeapReport) -> Result<String, serde_json::Error> {
 struct Page {
     #[serde(flatten)]
     head: Map<String, Value>,
-    /// Of modules: what the flame graph's colours stand for.
+    /// Of modules: the legend of the flame graph's colours.
     names: BTreeMap<String, String>,
     colors: BTreeMap<String, String>,
     processes: Vec<PageProcess>,

@@ -1,4 +1,4 @@
-//! `diff -f html` of two heaps as one HTML file, with the look of a heap's page (`js/heap/diff.js`).
+//! `diff -f html` of two heaps as one HTML file, in the style of a heap's page (`js/heap/diff.js`).
 
 use super::Template;
 use super::columns::Strings;

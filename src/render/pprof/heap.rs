@@ -22,7 +22,7 @@ const VALUES: [Value; 7] = [
     ("temporary_objects", "count", |all| all.site.temporary.unwrap_or(0)),
 ];
 
-/// The heap as a profile (profile.proto, compressed with gzip); `by` is what pprof shows unless it is told otherwise.
+/// The heap as a profile (profile.proto, compressed with gzip); `by` is what pprof shows by default.
 ///
 /// # Errors
 /// None in practice: it is written to memory.
@@ -97,7 +97,7 @@ fn values(report: &HeapReport) -> Vec<Value> {
     VALUES.into_iter().filter(is_known).collect()
 }
 
-/// The allocator's function, who called it, and with several processes whose it is.
+/// The allocator's function, its callers, and with several processes the process.
 fn locations(report: &HeapReport, process: &HeapProcess, whole: &Whole, code: &mut Code<'_>) -> Vec<u64> {
     let mut out = vec![code.note(&function(report, &whole.row))];
     match whole.row.stack.and_then(|at| Some((at, code.stack(at)?))) {

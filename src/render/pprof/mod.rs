@@ -23,11 +23,10 @@ const VALUES: [(&str, &str); 6] = [
     ("swap", "bytes"),
     ("regions", "count"),
 ];
-/// Those that cannot be told without knowing what is in memory.
+/// Those that are not known without residency.
 const NEED_RESIDENCY: [&str; 3] = ["rss", "unused", "swap"];
 
-/// The report as a profile (profile.proto, compressed with gzip); pprof shows `first` unless it is told
-/// otherwise.
+/// The report as a profile (profile.proto, compressed with gzip); pprof shows `first` by default.
 ///
 /// # Errors
 /// None in practice: it is written to memory.
@@ -133,7 +132,7 @@ fn value(name: &str, (bytes, things): &Sum) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Who asked for it, innermost first, or why that is not known.
+/// The stack that requested it, innermost first, or why that is not known.
 fn callers(report: &Report, region: &Region, code: &mut Code<'_>, out: &mut Vec<u64>) {
     let Some(origin) = &region.origin else {
         if report.backend != SNAPSHOT {

@@ -56,7 +56,7 @@ pub(super) fn change(change: i64, most: u64) -> Rgb {
     if change == 0 || most == 0 {
         return EQUAL;
     }
-    // The root of it, so that what is small beside the largest change has a colour still.
+    // The root of it, so that what is small compared with the largest change still has a colour.
     let part = (change.unsigned_abs() as f64 / most as f64).clamp(0.0, 1.0).sqrt();
     let strong = if change > 0 { Rgb(0xe8, 0x52, 0x45) } else { Rgb(0x4a, 0x86, 0xe0) };
     mixed(EQUAL, strong, 0.15 + 0.85 * part)

@@ -14,7 +14,7 @@ use std::ops::AddAssign;
 /// larger, so that nothing that is gone or new is missing, and coloured by what it gained or lost.
 ///
 /// # Errors
-/// When nothing is as wide as asked for on either side.
+/// When the selected figure is 0 everywhere on both sides.
 pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<String, FlameError> {
     let of = |pair: &Pair| (pair.a.get(options.width), pair.b.get(options.width));
     let words = Words {

@@ -1,5 +1,5 @@
 // A click zooms; Search (Ctrl-F) marks what a regular expression matches. The address keeps both, so that it
-// can be sent to somebody.
+// can be sent to others.
 window.addEventListener("load", () => {
 "use strict";
 const EDGE = 10;

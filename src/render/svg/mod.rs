@@ -29,7 +29,7 @@ pub enum FlameError {
 /// The report as a flame graph, an SVG document.
 ///
 /// # Errors
-/// When nothing is as wide as asked for.
+/// When the selected figure is 0 everywhere.
 pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameError> {
     let Stacks { folded, kinds } = stacks(report, options);
     let sorted = folded.sorted();

@@ -5,14 +5,14 @@ use super::colors::Rgb;
 use super::tree::Box;
 use crate::render::folded::allowed;
 
-/// How a box looks.
+/// The style of a box.
 pub(super) struct FrameStyle {
     pub color: Rgb,
     /// The tooltip: a name, and figures in one last pair of parentheses, which the box's text is without.
     pub title: String,
 }
 
-/// What is around the boxes.
+/// What is drawn outside of the boxes.
 pub(super) struct Frame<'a> {
     pub title: &'a str,
     pub subtitle: &'a str,
@@ -37,7 +37,7 @@ const TOP: usize = 60;
 const STYLE: &str = include_str!("flame.css");
 const SCRIPT: &str = include_str!("flame.js");
 
-/// `look` tells how a box looks; the first box is all of it.
+/// `style_of` returns a box's style; the first box is the root.
 pub(super) fn paint<V>(
     boxes: &[Box<'_, V>],
     style: &dyn Fn(&Box<'_, V>) -> FrameStyle,
@@ -47,7 +47,7 @@ pub(super) fn paint<V>(
     let part = |bytes: u64| bytes as f64 / total;
     let drawn: Vec<&Box<'_, V>> = boxes.iter().filter(|found| part(found.width) >= MIN_PART).collect();
     let highest = drawn.iter().map(|found| found.level).max().unwrap_or(0);
-    // Figures of the box under the pointer: beside the root.
+    // Figures of the box under the pointer: next to the root.
     let root = if frame.inverted { TOP + LEVEL } else { TOP + highest * LEVEL };
     let (details, mut bottom) = match frame.inverted {
         true => (TOP + 10, root + (highest + 1) * LEVEL),

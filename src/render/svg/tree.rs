@@ -77,10 +77,10 @@ mod tests {
         let kinds = HashMap::new();
         let found: Vec<_> =
             boxes(&rows, &kinds).iter().map(|b| (b.level, b.start, b.name, b.width, b.value)).collect();
-        let wanted = [(0, 0, "all"), (1, 0, "m"), (2, 1, "a"), (3, 3, "x"), (2, 7, "b")];
+        let boxes = [(0, 0, "all"), (1, 0, "m"), (2, 1, "a"), (3, 3, "x"), (2, 7, "b")];
         let widths = [15, 15, 6, 4, 8];
-        let wanted: Vec<_> =
-            wanted.iter().zip(widths).map(|(&(level, start, name), w)| (level, start, name, w, w)).collect();
-        assert_eq!(found, wanted);
+        let expected: Vec<_> =
+            boxes.iter().zip(widths).map(|(&(level, start, name), w)| (level, start, name, w, w)).collect();
+        assert_eq!(found, expected);
     }
 }

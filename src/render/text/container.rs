@@ -1,5 +1,4 @@
-//! A container: its totals beside the kernel's own figures, and its processes as it and the host see
-//! them.
+//! A container: its totals next to the kernel's own figures, and its processes as it and the host see them.
 
 use super::{TextOptions, WIDTH, note};
 use crate::render::style::{Tone, clean, truncated};
@@ -110,7 +109,7 @@ fn cgroup(c: &Container, m: &CgroupMemory, options: TextOptions, out: &mut Strin
     }
 }
 
-/// One row a process, largest first; the names of its threads below it, where they tell anything.
+/// One row a process, largest first; the names of its threads below it, where they say anything.
 fn processes(living: &[&Process], options: TextOptions, out: &mut String) {
     let line = |cells: [&str; 7]| {
         let [pid, inside, name, virt, rss, pss, threads] = cells;

@@ -10,7 +10,7 @@ use crate::report::RANGES_SHOWN;
 use crate::report::model::{Finding, Fix, Process, Range, Report, Stack, Thread};
 use crate::report::units::{size, thousands};
 
-/// Findings shown of a process beside the main one.
+/// Findings shown of a process other than the main one.
 const COMPACT: usize = 5;
 
 /// The first `options.top` findings in full, and what the rest adds up to.
@@ -54,21 +54,21 @@ fn before(f: &Finding, options: TextOptions, out: &mut String) {
 /// How many findings are worth showing: at most `top`; of those that hold less than a
 /// thousandth of what is unused, none beyond the third.
 fn shown(p: &Process, options: TextOptions) -> usize {
-    let asked = asked_for(p);
-    let own: u64 = p.findings.iter().skip(asked.len()).map(|f| f.unused).sum();
+    let selected = selected(p);
+    let own: u64 = p.findings.iter().skip(selected.len()).map(|f| f.unused).sum();
     let small = p.totals.unused.saturating_sub(own) / 1000;
-    let worth = asked.iter().take_while(|f| f.unused >= small).count().max(3);
-    worth.min(options.top).min(asked.len())
+    let worth = selected.iter().take_while(|f| f.unused >= small).count().max(3);
+    worth.min(options.top).min(selected.len())
 }
 
 /// Without what is there because of vmaudit, which comes last and has a note.
-fn asked_for(p: &Process) -> &[Finding] {
+fn selected(p: &Process) -> &[Finding] {
     let own = p.findings.iter().rev().take_while(|f| f.category == CATEGORY).count();
     p.findings.get(..p.findings.len() - own).unwrap_or(&[])
 }
 
 fn rest(p: &Process, shown: usize, options: TextOptions, out: &mut String) {
-    let hidden = asked_for(p).get(shown..).unwrap_or(&[]);
+    let hidden = selected(p).get(shown..).unwrap_or(&[]);
     if hidden.is_empty() {
         return;
     }
@@ -185,7 +185,7 @@ fn knob_text(fix: &Fix) -> String {
     clean(&format!("{}{saves}", fix.knob))
 }
 
-/// One line a finding, for processes beside the main one.
+/// One line a finding, for processes other than the main one.
 pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
     if p.findings.is_empty() {
         return;

@@ -92,7 +92,7 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
     out
 }
 
-/// Findings shown of a main process that is small beside another one.
+/// Findings shown of a main process that is small compared with another one.
 const OF_A_WRAPPER: usize = 3;
 
 fn tables(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
@@ -120,7 +120,7 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
         },
     }];
     match p.threads_seen {
-        // nobody could count them
+        // they could not be counted
         0 => {}
         1 => parts.push("1 thread".to_string()),
         n => parts.push(format!("{} threads", thousands(n))),
@@ -226,7 +226,8 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
     }
     let events = &report.events;
     if events.lost > 0 {
-        // This backend makes its target wait rather than lose a call, but cannot always tell what one has done.
+        // This backend makes its target wait rather than lose a call, but cannot always see what one has
+        // done.
         let what = match report.backend.as_str() {
             "notify" => "calls did what could not be determined",
             _ => "events were lost because the buffer was full",
@@ -237,7 +238,7 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
     }
     if events.without_stack > 0 {
         let text = format!(
-            "{} events are known without their stacks, for which the buffer had no room (--ring-bytes)",
+            "{} events are known without their stacks, for which the buffer had no space (--ring-bytes)",
             thousands(events.without_stack)
         );
         note(&text, options, out);
@@ -257,10 +258,8 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
         note(&text, options, out);
     }
     if let Some(lost) = report.touch.map(|touch| touch.lost).filter(|&lost| lost > 0) {
-        let text = format!(
-            "{} page faults are in nobody's row: the buffer of their records was full",
-            thousands(lost)
-        );
+        let text =
+            format!("{} page faults are in no row: the buffer of their records was full", thousands(lost));
         note(&text, options, out);
     }
     if let Some(process) = main {
@@ -294,7 +293,7 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
     if p.coverage.ledger_drift > 0 {
         let text = format!(
-            "{} where the record of calls and the kernel's maps disagree; the kernel's word stands",
+            "{} where the record of calls and the kernel's maps disagree; the kernel's maps are right",
             size(p.coverage.ledger_drift)
         );
         note(&text, options, out);

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 const INDENT: usize = 21;
 /// Calls shown.
 const SHOWN: usize = 3;
-/// A peak is worth words from so much above the end, and one part in this many of the end.
+/// A peak is described from so much above the end, and one part in this many of the end.
 const WORTH: u64 = 1 << 20;
 const WORTH_PART: u64 = 20;
 

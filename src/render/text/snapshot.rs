@@ -19,25 +19,25 @@ pub(super) fn from_file(source: &str) -> String {
     format!("(read from {})", truncated(name, 60))
 }
 
-/// What a snapshot without tracing cannot tell, what that costs, and how to get it.
+/// What a snapshot without tracing cannot show, how much memory that concerns, and how to get it.
 pub(super) fn snapshot_note(report: &Report, options: TextOptions, out: &mut String) {
     let unknown_of = |p: &Process| -> u64 {
         p.categories.iter().filter(|row| row.id == "unknown").map(|row| row.virt).sum()
     };
     let unknown: u64 = report.processes.iter().map(unknown_of).sum();
     let living: Vec<&Process> = report.processes.iter().filter(|p| p.source.is_none()).collect();
-    // Those of which there is something to learn, where not all are.
-    let wanted: Vec<&Process> = living.iter().copied().filter(|p| unknown_of(p) > 0).collect();
-    let wanted = if wanted.is_empty() { living } else { wanted };
-    let pids: Vec<String> = wanted.iter().take(PIDS).map(|p| p.pid.to_string()).collect();
-    let of = match (report.processes.len(), wanted.as_slice()) {
+    // Those with unknown memory, if there are any.
+    let unclear: Vec<&Process> = living.iter().copied().filter(|p| unknown_of(p) > 0).collect();
+    let unclear = if unclear.is_empty() { living } else { unclear };
+    let pids: Vec<String> = unclear.iter().take(PIDS).map(|p| p.pid.to_string()).collect();
+    let of = match (report.processes.len(), unclear.as_slice()) {
         (1, _) => String::new(),
         (_, [one]) => format!(" of {} (pid {})", clean(&one.comm), one.pid),
         (_, several) => format!(" of {} processes", several.len()),
     };
     let cost = match unknown {
         0 => String::new(),
-        bytes => format!(", and {}{of} could not be told what they are", size(bytes)),
+        bytes => format!(", and {}{of} could not be classified", size(bytes)),
     };
     let how = match pids.is_empty() {
         false => format!(
@@ -46,7 +46,8 @@ pub(super) fn snapshot_note(report: &Report, options: TextOptions, out: &mut Str
         ),
         true => "vmaudit run -- CMD".to_string(),
     };
-    let text =
-        format!("a snapshot has no call stacks: who asked for memory is not known{cost}; to see them: {how}");
+    let text = format!(
+        "a snapshot has no call stacks: which code requested memory is not known{cost}; to see them: {how}"
+    );
     note(&text, options, out);
 }

@@ -5,10 +5,10 @@ use crate::render::style::{Tone, clean, truncated};
 use crate::report::model::{CategoryRow, Process};
 use crate::report::units::{size, thousands};
 
-/// `Process::residency` of a process that nobody could look at.
+/// `Process::residency` of a process without a snapshot.
 pub(super) const UNKNOWN: &str = "none";
 
-/// The column of what changed after the last look at memory.
+/// The column of what changed after the last snapshot.
 const NOT_KNOWN: &str = "not known";
 
 /// Bytes that rest on residency.
@@ -42,7 +42,7 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
     let ended_unseen = p.source.is_none() && (p.exit_code.is_some() || p.signal.is_some());
     let remark = match (t.swap, t.purged) {
         _ if p.residency == UNKNOWN && ended_unseen => {
-            "nobody looked at what was in memory before its end".to_string()
+            "what was in memory was not examined before its end".to_string()
         }
         _ if p.residency == UNKNOWN => "what is in memory is not known".to_string(),
         _ if t.residency_unknown > 0 => format!("at least {percent} is not in memory"),
@@ -110,8 +110,8 @@ pub(super) fn process_table(main: &Process, processes: &[&Process], options: Tex
     }
     let unseen = processes.iter().filter(|p| p.snapshot == "ledger").count() as u64;
     if unseen > 0 {
-        let hint = if main.attached { "" } else { "; run --min-virt 0 looks at small and short ones" };
-        let remark = format!("  (at {} of them nobody looked before the end{hint})", thousands(unseen));
+        let hint = if main.attached { "" } else { "; run --min-virt 0 examines small and short ones" };
+        let remark = format!("  ({} of them were not examined before their end{hint})", thousands(unseen));
         *out += &format!("{}\n", options.color.paint(Tone::Dim, &remark));
     }
 }

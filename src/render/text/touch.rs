@@ -1,4 +1,4 @@
-//! With --touch: who made resident what somebody else reserved.
+//! With --touch: which stacks made resident what others reserved.
 
 use super::{TextOptions, WIDTH};
 use crate::render::chain::{chain, chain_of_caller};
@@ -39,7 +39,7 @@ pub(super) fn used_by(report: &Report, f: &Finding, options: TextOptions, out: &
     }
 }
 
-/// Findings with less than this in memory do not say who uses it.
+/// Findings with less than this in memory do not say which code uses it.
 const WORTH_SAYING: u64 = 16 << 10;
 /// Nor is a part smaller than one in this many worth a line.
 const SHARE_WORTH_SAYING: u64 = 10;
@@ -73,7 +73,7 @@ pub(super) fn who_touched(report: &Report, p: &Process, options: TextOptions, ou
     }
     let bytes: u64 = touch.rows.iter().filter(is_program).map(|row| row.bytes_estimate).sum();
     if bytes > 0 {
-        let text = format!("{}, by whoever ran there first", category(p, PROGRAM));
+        let text = format!("{}, by the code that ran there first", category(p, PROGRAM));
         figures(p, (bytes, 0), &text, out);
     }
 
@@ -140,7 +140,7 @@ fn place(report: &Report, p: &Process, row: &TouchRow) -> String {
         ("call", None) => "reserved by a call whose stack is not known".to_string(),
         ("kernel", _) => "mapped by the kernel".to_string(),
         ("preexisting", _) => "mapped before tracing began".to_string(),
-        _ => "mapped by nobody who was seen".to_string(),
+        _ => "mapped by no call that was seen".to_string(),
     };
     truncated(&format!("in {place}, {by}"), WIDTH - INDENT)
 }

@@ -1,4 +1,4 @@
-//! The newest reservations of a trace: a row each, with who asked for it.
+//! The newest reservations of a trace: a row each, with the stack that requested it.
 
 use super::Part;
 use super::cells::{Row, cut, left, marker, name, right, width};
@@ -10,7 +10,7 @@ use crate::report::units::size;
 use crate::top::{Call, Pane, State};
 use ratatui::text::Line;
 
-/// A frame's place in the source stands beside the chain where that has this much left.
+/// A frame's source line is shown after the chain where this many columns are left for the chain.
 const CHAIN: usize = 40;
 
 /// Of the open process, or of all.
@@ -80,19 +80,19 @@ pub(super) fn row(call: &Call, widths: Widths, theme: Theme) -> Row {
     if widths.thread > 0 {
         row = row.add(StyleName::Dim, format!(" {}", name(&call.comm, widths.thread)));
     }
-    let room = widths.rest();
-    let Some(stack) = &call.stack else { return row.add(StyleName::Dim, cut(" stack lost", room)) };
-    let place = place(stack).filter(|place| room >= CHAIN + width(place));
+    let columns = widths.rest();
+    let Some(stack) = &call.stack else { return row.add(StyleName::Dim, cut(" stack lost", columns)) };
+    let place = place(stack).filter(|place| columns >= CHAIN + width(place));
     let tail = place.as_ref().map_or(0, |place| width(place) + 2);
-    let chain = chain_of_caller(stack, room - tail);
-    row = row.add(StyleName::Plain, format!(" {}", cut(&chain, room - tail)));
+    let chain = chain_of_caller(stack, columns - tail);
+    row = row.add(StyleName::Plain, format!(" {}", cut(&chain, columns - tail)));
     match place {
         Some(place) => row.add(StyleName::Good, format!("  {place}")),
         None => row,
     }
 }
 
-/// `main.c:42`: where the program itself asked for it, if that is known.
+/// `main.c:42`: the program's own line that requested it, if that is known.
 fn place(stack: &Stack) -> Option<String> {
     let frame = stack.frames.iter().filter(|f| !f.in_system_library()).find(|frame| frame.line.is_some())?;
     let file = frame.file.as_deref()?.rsplit('/').next()?.to_owned();

@@ -1,4 +1,5 @@
-//! One category of a process: its regions, what can be said of them, and with tracing who mapped them.
+//! One category of a process: its regions, what can be said of them, and with tracing the stacks that mapped
+//! them.
 
 use super::cells::{Row, cut, left, marker, name, right, words};
 use super::theme::{StyleName, Theme};
@@ -14,7 +15,7 @@ use ratatui::text::Line;
 /// The least that makes sense of where a region is from.
 const ORIGIN: usize = 16;
 /// From this height on there is space for blank lines.
-const ROOMY: usize = 18;
+const TALL: usize = 18;
 /// Longer lines of text are hard to read.
 const TEXT: usize = 110;
 
@@ -40,10 +41,10 @@ fn split(state: &State, category: &str, (width, height): (usize, usize)) -> Spli
     let stacks = if traced { (opened.shares_of(category).len().max(1) + 1).min(room / 3) } else { 0 };
     let rest = room - stacks;
     // a blank line below each
-    let blank = usize::from(height >= ROOMY);
+    let blank = usize::from(height >= TALL);
     let text = text + blank;
-    let wanted = opened.regions_of(category).len() + 1 + blank;
-    let regions = wanted.min((rest / 2).max(rest.saturating_sub(text)));
+    let needed = opened.regions_of(category).len() + 1 + blank;
+    let regions = needed.min((rest / 2).max(rest.saturating_sub(text)));
     Split { regions, findings: if traced { text.min(rest - regions) } else { rest - regions }, stacks }
 }
 
@@ -208,7 +209,7 @@ fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: T
     row
 }
 
-/// The file, or who asked for it, or why that is not known.
+/// The file, or the stack that requested it, or why that is not known.
 fn from(region: &Region, details: Option<&Details>, columns: usize) -> String {
     if let Some(origin) = &region.origin {
         let stack = details.and_then(|details| details.stack(origin.stack));

@@ -21,7 +21,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("RSS", "in memory now; shared pages count in each process"),
     ("unused", "VIRT that is neither in memory nor in swap: VIRT - RSS - swap"),
     ("growth", "change of VIRT since top began, or since its last execve"),
-    ("mostly", "the category with most VIRT; looked up slowly (see below: how old)"),
+    ("mostly", "the category with most VIRT; refreshed slowly (see below: how old)"),
     ("PSS", "of a container: what n processes share counts one n-th in each"),
 ];
 

@@ -76,16 +76,16 @@ pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
 
 /// Lines of the table, and of the newest reservations.
 fn split(state: &State, width: usize, height: usize) -> (usize, usize) {
-    let room = height.saturating_sub(header(state, width, Theme::PLAIN).len());
+    let rows = height.saturating_sub(header(state, width, Theme::PLAIN).len());
     match (state.tracing.is_some(), state.pane) {
-        (false, _) => (room, 0),
+        (false, _) => (rows, 0),
         // only the part that keys go to
-        (true, Pane::Table) if room < 8 => (room, 0),
-        (true, _) if room < 8 => (0, room),
+        (true, Pane::Table) if rows < 8 => (rows, 0),
+        (true, _) if rows < 8 => (0, rows),
         (true, _) => {
             // a blank line between the two
-            let table = (state.visible().len().max(1) + 2).min(room * 3 / 5);
-            (table, room - table)
+            let table = (state.visible().len().max(1) + 2).min(rows * 3 / 5);
+            (table, rows - table)
         }
     }
 }

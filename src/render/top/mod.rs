@@ -34,7 +34,7 @@ struct Page {
     parts: Vec<Part>,
 }
 
-/// How many rows of what there is place for; to be told the state before it is drawn.
+/// How many rows each pane has space for; to be set in the state before it is drawn.
 pub fn pages(state: &State, size: Size) -> Pages {
     let (width, height) = inner(size);
     match state.view() {

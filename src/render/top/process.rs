@@ -11,7 +11,7 @@ use crate::top::{CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track}
 use ratatui::text::Line;
 
 /// From this height on there is space for the sizes over time, and for a whole verdict.
-const ROOMY: usize = 18;
+const TALL: usize = 18;
 
 /// Lines of each part.
 struct Split {
@@ -22,19 +22,19 @@ struct Split {
 
 fn split(state: &State, width: usize, height: usize) -> Split {
     let header = header(state, (width, height), Theme::PLAIN).len();
-    let room = height.saturating_sub(header);
-    let wanted = state.category_count() + 1;
+    let rows = height.saturating_sub(header);
+    let needed = state.category_count() + 1;
     if state.tracing.is_none() {
-        return Split { header, table: room, calls: 0 };
+        return Split { header, table: rows, calls: 0 };
     }
-    if room < 8 {
+    if rows < 8 {
         // only the part that keys go to
-        let table = if state.pane == Pane::Table { room } else { 0 };
-        return Split { header, table, calls: room - table };
+        let table = if state.pane == Pane::Table { rows } else { 0 };
+        return Split { header, table, calls: rows - table };
     }
     // a blank line between the two
-    let table = (wanted + usize::from(height >= ROOMY)).min(room * 3 / 5);
-    Split { header, table, calls: room - table }
+    let table = (needed + usize::from(height >= TALL)).min(rows * 3 / 5);
+    Split { header, table, calls: rows - table }
 }
 
 pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
@@ -56,7 +56,7 @@ pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> 
     Page { header, parts }
 }
 
-/// Who it is, how large, and whether that matters.
+/// Its identity, its size, and whether that matters.
 pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
     let Some(opened) = &state.opened else { return Vec::new() };
     let track = state.track(opened.id);
@@ -89,7 +89,7 @@ pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Them
     let every = format!("every {}", seconds(state.interval_ms));
     let mut lines = vec![both_ends(row, &every, (width, theme))];
     lines.push(sizes(track, process.map(|process| &process.totals), (width, theme)));
-    if height >= ROOMY
+    if height >= TALL
         && let Some(track) = track
     {
         lines.extend(over_time(track, width, theme));
@@ -102,7 +102,7 @@ pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Them
             lines.push(Row::new(theme).add(StyleName::Warning, line).line());
         }
     }
-    if height >= ROOMY {
+    if height >= TALL {
         lines.push(Line::default());
     }
     lines
@@ -136,8 +136,8 @@ fn sizes(track: Option<&Track>, totals: Option<&Totals>, (width, theme): (usize,
 
 /// VIRT and RSS since the first snapshot: each between its own least and most.
 fn over_time(track: &Track, width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let room = width.saturating_sub(2 * 12 + 6).min(96);
-    let points = track.history.spread(room);
+    let rows = width.saturating_sub(2 * 12 + 6).min(96);
+    let points = track.history.spread(rows);
     let line = |label: &str, of: fn(&Point) -> u64| {
         let values: Vec<u64> = points.iter().map(of).collect();
         let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
@@ -167,7 +167,7 @@ pub(super) fn sparkline(values: &[u64]) -> String {
 fn verdict(process: &Process, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
     let Some(verdict) = &process.verdict else { return Vec::new() };
     let style = if verdict.matters { StyleName::Warning } else { StyleName::Good };
-    let most = if height >= ROOMY + 10 { 6 } else { 2 };
+    let most = if height >= TALL + 10 { 6 } else { 2 };
     let near = verdict
         .checks
         .iter()
@@ -176,12 +176,12 @@ fn verdict(process: &Process, (width, height): (usize, usize), theme: Theme) -> 
     let mut lines = Vec::new();
     for (style, text) in std::iter::once((style, &verdict.text)).chain(near) {
         let mut text = wrapped(&clean(text), width.max(10));
-        if height < ROOMY && text.len() > 1 {
+        if height < TALL && text.len() > 1 {
             text.truncate(1);
             text.iter_mut().for_each(|line| *line = cut(&format!("{line} …"), width));
         }
         lines.extend(text.into_iter().map(|line| Row::new(theme).add(style, line).line()));
-        if height < ROOMY {
+        if height < TALL {
             break;
         }
     }

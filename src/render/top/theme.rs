@@ -1,5 +1,5 @@
-//! What things look like: the sixteen colours that every terminal has, or none; categories have the nearest of
-//! 256 to their own.
+//! Styles: the sixteen colours that every terminal has, or none; categories have the nearest of 256 to their
+//! own.
 
 use crate::render::style::Color as Colors;
 use ratatui::style::{Color, Modifier, Style};

@@ -1,5 +1,5 @@
-//! Calls in strace's spelling, and their arguments for JSON. `...` stands for what a record does not
-//! hold, as in strace for what it cuts short.
+//! Calls in strace's spelling, and their arguments for JSON. `...` replaces what a record does not contain,
+//! as in strace for what it cuts short.
 
 pub mod errno;
 pub mod flags;
@@ -8,8 +8,7 @@ use crate::model::{Addr, VmEvent, VmOp};
 use crate::sys::abi::MREMAP_FIXED;
 use serde_json::{Map, Value, json};
 
-/// mremap(2)'s MREMAP_FIXED: only then the kernel looks at the new address.
-/// A core was dumped (wait status).
+/// mremap(2)'s MREMAP_FIXED: only then the kernel uses the new address. A core was dumped (wait status).
 const CORE: i32 = 0x80;
 
 /// `NULL` or `0x7f…`.

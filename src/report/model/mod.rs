@@ -30,7 +30,7 @@ pub struct Report {
     /// Added: with --at, the moment that is shown; as `t_ns` in [`TimelinePoint`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
-    /// Added: containers and cgroups that were asked for.
+    /// Added: containers and cgroups given by the user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
     pub processes: Vec<Process>,
@@ -91,14 +91,14 @@ pub struct Process {
     /// Added: whether VIRT matters here; null where the limits are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// Added: null where nobody asked (a saved file, an older recording).
+    /// Added: null where they were not read (a saved file, an older recording).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub surroundings: Option<Surroundings>,
     pub coverage: Coverage,
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
-    /// Added: it has ended and was small beside others: how many `regions` it had, which are not told, nor
-    /// are its findings, its verdict and its peak.
+    /// Added: it has ended and was small compared with others: how many `regions` it had, which are left out,
+    /// as are its findings, its verdict and its peak.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: u64,
     pub findings: Vec<Finding>,
@@ -121,9 +121,9 @@ pub struct Process {
     pub attached: bool,
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
-    /// Added: `exit` (held at its exit), `live`, `periodic` (ended after its last snapshot: `residency` is of that,
-    /// what was mapped is of its end), `ledger` (nobody examined it: what was mapped is known by its calls), or
-    /// `file`.
+    /// Added: `exit` (held at its exit), `live`, `periodic` (ended after its last snapshot: `residency` is of
+    /// that, what was mapped is of its end), `ledger` (it was not examined: what was mapped is known from its
+    /// calls), or `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
@@ -131,7 +131,7 @@ pub struct Process {
     pub resources: Option<Resources>,
     /// Added: what could not be read, in words.
     pub gaps: Vec<String>,
-    /// Added: with --touch, who made resident what somebody else reserved.
+    /// Added: with --touch, which stacks made resident what others reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touch: Option<ProcessTouch>,
     /// Added: the saved smaps or maps file that it was read from.
@@ -148,7 +148,7 @@ pub struct Resources {
     pub major_faults: u64,
     /// Processor time.
     pub cpu_ns: u64,
-    /// Of it; the kernel tells these two in steps of 10 ms.
+    /// Of it; the kernel counts these two in steps of 10 ms.
     pub user_ns: u64,
     pub system_ns: u64,
 }
@@ -169,16 +169,18 @@ pub struct Totals {
     pub vm_peak: u64,
     /// Added: given back by madvise and not touched since; part of `unused`.
     pub purged: u64,
-    /// Added: part of `unused`: changed by calls after the last snapshot, nobody knows how much was in memory.
+    /// Added: part of `unused`: changed by calls after the last snapshot, how much of it was in memory is not
+    /// known.
     #[serde(skip_serializing_if = "is_zero")]
     pub residency_unknown: u64,
 }
 
-/// What a process found around it when it was examined: where two runs of a program differ in it, their memory may.
+/// Limits, C library and environment of a process when it was examined: where two runs of a program differ in
+/// it, their memory may.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Surroundings {
-    /// `glibc 2.36`; null where the C library does not tell.
+    /// `glibc 2.36`; null where the C library does not say.
     pub libc: Option<String>,
     /// `NAME=value` of the environment that it was started with: those that the rules know, no others.
     pub variables: Vec<String>,
@@ -354,7 +356,7 @@ pub struct Finding {
     /// Added, see [`Totals`].
     #[serde(skip_serializing_if = "is_zero")]
     pub residency_unknown: u64,
-    /// Added: with --touch, who made it resident, the largest shares.
+    /// Added: with --touch, which stacks made it resident, the largest shares.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub touched_by: Vec<TouchShare>,
     /// Added: as [`Region::rule`]; also of a rule that only explains what another one's memory is for.

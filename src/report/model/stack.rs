@@ -11,7 +11,7 @@ pub struct Stack {
     pub truncated: bool,
     /// Added: `complete`, `truncated`, `incomplete`.
     pub completeness: String,
-    /// Added: the frame that a reader would name as who asked.
+    /// Added: the frame that requested the memory, from a reader's point of view.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<u64>,
 }

@@ -10,17 +10,17 @@ pub struct Touch {
     pub faults: u64,
     /// Of these: recorded, with their stack.
     pub sampled: u64,
-    /// Faults whose record found no space, and those that it stood for.
+    /// Faults whose record found no space, and those that it represented.
     pub lost: u64,
     /// Faults in address spaces that no process has any more (a child's before its execve).
     pub unplaced: u64,
 }
 
-/// Page faults of one process, by who reserved and who touched.
+/// Page faults of one process, by the reserving and the touching stack.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessTouch {
-    /// Those that the samples stand for.
+    /// Those that the samples represent.
     pub faults: u64,
     pub sampled: u64,
     /// Half the width of the 95 % interval of `faults`.

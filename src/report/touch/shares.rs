@@ -1,9 +1,9 @@
-//! Who made the resident bytes of a piece resident.
+//! Which stacks made the resident bytes of a piece resident.
 //!
-//! A resident page belongs to the last fault on it. Pages without one of their own came with a
-//! neighbour's: a huge page (THP), or the kernel's read-around of files, at most 2 MiB. Where
-//! faults were sampled, the resident bytes of a piece are shared among those who touched it, by
-//! the faults that their samples stand for.
+//! A resident page belongs to the last fault on it. Pages without one of their own came with a neighbour's: a
+//! huge page (THP), or the kernel's read-around of files, at most 2 MiB. Where faults were sampled, the
+//! resident bytes of a piece are divided among the stacks that touched it, by the faults that their samples
+//! represent.
 
 use super::super::build::ProcessAudit;
 use super::holder;
@@ -14,10 +14,10 @@ use crate::model::{Addr, AddrRange, PAGE};
 use crate::touch::{BLOCK, RowId, Sample};
 use std::collections::BTreeMap;
 
-/// fault_around_bytes (mm/memory.c): what the kernel maps of a file around a fault.
+/// fault_around_bytes (mm/memory.c): what the kernel maps of a file near a fault.
 const FAULT_AROUND: u64 = 64 << 10;
 
-/// In bytes; `None`: nobody who was seen. `complete`: every fault was recorded.
+/// In bytes; `None`: no known stack. `complete`: every fault was recorded.
 pub fn shares(
     audit: &ProcessAudit<'_>,
     piece: &Piece,
@@ -61,7 +61,7 @@ fn is_older(audit: &ProcessAudit<'_>, piece: &Piece) -> bool {
     }
 }
 
-/// How far from its own page a fault may have made others resident: the aligned block around it.
+/// How far from its own page a fault may have made others resident: the aligned block that contains it.
 fn reach(audit: &ProcessAudit<'_>, piece: &Piece) -> u64 {
     let has_file = audit.input.reconciled.regions.get(piece.region).is_some_and(|r| r.file.is_some());
     match (is_older(audit, piece), has_file) {
@@ -145,7 +145,7 @@ mod tests {
     fn each_page_belongs_to_the_fault_on_it_or_next_to_it() {
         let touched = [(10, 1), (11, 2), (12, 1)];
         assert_eq!(shares(&[pages(10, 13)], BLOCK, &touched), [(Some(1), 2), (Some(2), 1)]);
-        // a huge page each, of one fault somewhere in it; a third that nobody was seen to touch
+        // a huge page each, of one fault somewhere in it; a third without any recorded fault
         let touched = [(100, 1), (600, 2)];
         assert_eq!(shares(&[pages(0, 1536)], BLOCK, &touched), [(None, 512), (Some(1), 512), (Some(2), 512)]);
         // memory that was there before: a fault speaks for its own page

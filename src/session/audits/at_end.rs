@@ -9,8 +9,8 @@ use crate::session::from_ledger::mapping_of;
 
 const EVERYWHERE: AddrRange = AddrRange { start: Addr(0), end: Addr(u64::MAX) };
 
-/// The state at its end, in the shape of the snapshot `seen`, whose times it keeps. None where the ledger does
-/// not know better: events were lost since, or nobody keeps it any more.
+/// The state at its end, in the form of the snapshot `seen`, whose times it keeps. None where the ledger does
+/// not know better: events were lost since, or the ledger is not kept any more.
 pub fn at_end(spaces: &AddressSpaces, seen: &Observations) -> Option<(Observations, Reconciled)> {
     let ledger = spaces.ledger_of_pid(seen.pid)?;
     let changed = spaces.changed_since(seen.pid, seen.begun_ns)?;

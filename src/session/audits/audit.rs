@@ -79,11 +79,11 @@ pub(super) fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ 
     peak.shares.iter().take(MAX_GONE).filter_map(|share| share.stack)
 }
 
-/// A process that nobody could look at, as the ledger has it.
+/// A process without a snapshot, as the ledger has it.
 pub(super) fn unseen(pid: Pid, pipeline: &Pipeline, as_of: Option<&AsOf>) -> Option<Audit> {
     let observations = from_ledger(pipeline, pid, as_of)?;
     let mut reconciled = pipeline.spaces.reconcile(pid, &observations);
-    // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
+    // both sides are the ledger: without the kernel's maps nothing can disagree
     reconciled.drift = Bytes(0);
     Some(Audit { basis: Basis::Calls, ..Audit::of(observations, reconciled) })
 }

@@ -35,7 +35,7 @@ pub struct Audits {
     snapshots: HashMap<Pid, Audit>,
     /// What the snapshot of a process at its end took the place of.
     replaced: Option<(Pid, Audit)>,
-    /// Of processes that have ended and are small beside others.
+    /// Of processes that have ended and are small compared with others.
     summaries: HashMap<Pid, Box<Summary>>,
     ended: Ended,
     /// Of those, what is to become summaries.
@@ -44,7 +44,7 @@ pub struct Audits {
     names: SymbolNames,
     /// The process that comes first in the report: it keeps all.
     pub main: Pid,
-    /// Nothing is left out, because something is asked for that needs every region.
+    /// Nothing is left out, because an option needs every region.
     pub keeps_all: bool,
     /// Where `--interval` was given.
     timelines: Option<Timelines>,
@@ -71,9 +71,9 @@ impl Audits {
         Audits { timelines: timeline.then(Timelines::default), ..Audits::default() }
     }
 
-    /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the
-    /// ledger is asked, and tells whether it was still that process which was examined. Later records wait
-    /// when this returns.
+    /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the ledger is
+    /// queried, and returns whether the examined process was still that one. Later records are unread when
+    /// this returns.
     ///
     /// # Errors
     /// When it was not.
@@ -87,7 +87,7 @@ impl Audits {
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
         if reconciled.is_ok() {
-            // Before anything else is told to the ledger.
+            // Before anything else is applied to the ledger.
             pipeline.borrow_mut().note_snapshot(&observations);
         }
         let cost = SnapshotCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
@@ -100,7 +100,7 @@ impl Audits {
         Ok(cost)
     }
 
-    /// Takes in a snapshot from a recording, with the ledger as it was then.
+    /// Adds a snapshot from a recording, with the ledger as it was then.
     pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
         let reconciled = pipeline.spaces.reconcile(observations.pid, &observations);
         self.keep(observations, reconciled, pipeline);
@@ -172,14 +172,14 @@ impl Audits {
         if self.keeps_all {
             return;
         }
-        // Nobody will ask what it had mapped.
+        // What it had mapped is not needed any more.
         pipeline.spaces.settle(pid, true);
         if pid != self.main {
             self.small.extend(self.ended.add(pid, size, regions));
         }
     }
 
-    /// What became small beside others is reduced to its sums: when no process waits for it.
+    /// Reduces what became small compared with others to its sums: when no process waits for it.
     pub fn reduce_small(&mut self, pipeline: &mut Pipeline) {
         for pid in std::mem::take(&mut self.small) {
             self.reduce(pid, pipeline);
@@ -204,7 +204,7 @@ impl Audits {
         self.summaries.insert(pid, Box::new(summary));
     }
 
-    /// Takes in a point of the timeline from a recording.
+    /// Adds a point of the timeline from a recording.
     pub fn replay_point(&mut self, point: SizePoint) {
         if let Some(timelines) = &mut self.timelines {
             timelines.replay(point);
@@ -353,7 +353,7 @@ impl Audits {
     /// Names for the stacks that still own a byte, or had their part in a peak.
     fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
         let spaces = &pipeline.spaces;
-        let mut wanted: Vec<StackId> = self
+        let mut owners: Vec<StackId> = self
             .snapshots
             .values()
             .flat_map(|audit| owners(&audit.reconciled).chain(audit.peak.iter().flat_map(stacks_of_peak)))
@@ -362,14 +362,14 @@ impl Audits {
                 touches.flat_map(move |touches| touch::stacks(&touches.borrow(), spaces, pid))
             }))
             .collect();
-        wanted.sort_unstable();
-        wanted.dedup();
+        owners.sort_unstable();
+        owners.dedup();
         if let Some(names) = &pipeline.recorded_names {
-            return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
+            return (names.symbolized(owners, &pipeline.stacks), Vec::new());
         }
         pipeline.name_all_generated();
         let mut symbolizer = Symbolizer::new(Config::default());
-        let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+        let symbols = symbolizer.symbolize(&pipeline.stacks, owners, pipeline.unwinder.files_mut());
         pipeline.note_names(&symbols);
         let mut notes = symbolizer.take_notes();
         notes.extend(pipeline.managed.notes());

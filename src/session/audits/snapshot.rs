@@ -10,7 +10,7 @@ use crate::session::snapshots::living::for_rules;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// How long looking took, for `-v`.
+/// How long the snapshots took, for `-v`.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotCost {
     pub read: Duration,
@@ -18,7 +18,7 @@ pub struct SnapshotCost {
     pub mappings: usize,
 }
 
-/// Why a snapshot of a process is worth nothing.
+/// Why a snapshot of a process is discarded.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StaleSnapshot {
     #[error("it ended meanwhile")]
@@ -46,11 +46,11 @@ impl Snapshot {
     }
 }
 
-/// How long to wait for the reports of calls that a snapshot of a running process has overtaken: after
-/// the snapshot, then again as long as something is not explained. A thread that is not running can be
-/// between a call's effect and its report for as long as the machine is busy with others. There is no
-/// event to wait for instead: most of these calls have been reported already, the ring cannot tell
-/// that one more is on its way, and nothing is stopped that could be asked.
+/// How long to wait for the reports of calls that a snapshot of a running process has overtaken: after the
+/// snapshot, then again as long as something is not explained. A thread that is not running can be between a
+/// call's effect and its report for as long as the machine is busy with others. There is no event to wait for
+/// instead: most of these calls have been reported already, the ring does not show that one more is on its
+/// way, and no thread is stopped that could be inspected.
 const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
 /// The ring is read at least this often.
 const SLICE_MS: u64 = 10;

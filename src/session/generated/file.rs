@@ -24,8 +24,9 @@ pub(super) struct MapFile {
 }
 
 impl MapFile {
-    /// The map of a process where that is, in its own root and under the number that it knows itself by. None where
-    /// there is none, or it may be somebody else's: of another user, writable by others, or older than the process.
+    /// The perf map of a process where there is one, in its own root and under the pid in its own namespace.
+    /// None where there is none, or where it may be another process': of another user, writable by others, or
+    /// older than the process.
     pub fn open(pid: Pid) -> Option<MapFile> {
         let status = parse_status(&file::read(format!("/proc/{pid}/status")).ok()?).ok()?;
         let path = PathBuf::from(format!("/tmp/perf-{}.map", status.own_pid()?));

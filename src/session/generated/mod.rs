@@ -1,10 +1,10 @@
 //! Names of code that was made at run time, from perf maps.
 //!
-//! A name counts that was in force when the frame was there. While a process runs, a frame that is seen for the
-//! first time gets the newest name that the map has for its address; where the map says that other code has taken
-//! its place since, frames from then on are other ones ([`ModuleInfo::generated`] with another number). Where
-//! the map comes later (a JVM writes it when it ends, or is told to), only frames are named around whose
-//! address the code is still what it was.
+//! A name counts if it was in force when the frame was captured. While a process runs, a frame that is seen
+//! for the first time gets the newest name that the map has for its address; where the map says that other
+//! code has replaced it since, frames from then on are different ones ([`ModuleInfo::generated`] with another
+//! number). Where the map comes later (a JVM writes it at its exit, or on request), only those frames are
+//! named at whose address the code has not changed.
 
 mod file;
 mod perf_map;
@@ -77,7 +77,7 @@ impl GeneratedCode {
                 continue;
             }
             process.known.insert(frame.address, (module, code));
-            // A runtime's own tables know what is there; a perf map tells what was written.
+            // A runtime's own tables know what is there now; a perf map contains what was written.
             if let Some(found) = code.and_then(|code| unwinder.name_code(pid, code)) {
                 let name = FunctionName { linkage: found.name.clone(), name: found.name, offset: 0 };
                 stacks.name_generated(&frame, name, found.place);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Scripts whose interpreters are scripts, at most (`BINPRM_MAX_RECURSION`, fs/exec.c).
 const MOST_SCRIPTS: usize = 5;
-/// There is room for as many and their libraries.
+/// The BPF map has space for as many and their libraries.
 const MOST_PROGRAMS: usize = 32;
 const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 
@@ -22,7 +22,7 @@ pub fn expect(managed: &mut Managed, program: Option<PathBuf>) {
     let interpreters = managed.interpreters().to_vec();
     let libraries: Vec<&str> =
         interpreters.iter().flat_map(|interpreter| interpreter.libraries).copied().collect();
-    // What is known for sure comes first: there may be more than there is room for.
+    // What is certain comes first: there may be more than the map has space for.
     let mut programs: Vec<PathBuf> = program.and_then(interpreter_of).into_iter().collect();
     for interpreter in &interpreters {
         let found = interpreter.programs.iter().flat_map(|name| on_path(OsStr::new(name)));
@@ -30,14 +30,14 @@ pub fn expect(managed: &mut Managed, program: Option<PathBuf>) {
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     for interpreter in &interpreters {
-        let mut looked_into = BTreeSet::new();
-        let beside = path_folders().into_iter().map(|folder| (folder, interpreter.beside_path));
+        let mut visited = BTreeSet::new();
+        let next_to_path = path_folders().into_iter().map(|folder| (folder, interpreter.beside_path));
         let at_home = home.iter().map(|home| (home.clone(), interpreter.at_home));
-        for (base, below) in beside.chain(at_home) {
+        for (base, below) in next_to_path.chain(at_home) {
             let folders = below.iter().flat_map(|below| folders_of(&base, below));
             // Several folders of PATH, and the home, lead to the same ones.
             let folders = folders.filter_map(|folder| std::fs::canonicalize(folder).ok());
-            let new = folders.filter(|folder| looked_into.insert(folder.clone()));
+            let new = folders.filter(|folder| visited.insert(folder.clone()));
             let found = new.flat_map(|folder| named(&folder, interpreter.programs));
             programs.extend(found.filter_map(interpreter_of));
         }

@@ -1,5 +1,5 @@
-//! Frames of managed languages put into the stacks that were walked; and the files that have an interpreter, which
-//! the backend is told of.
+//! Frames of managed languages, inserted into the unwound stacks; and the files that have an interpreter,
+//! which are published to the backend.
 
 mod expect;
 
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// The kernel's side sees a mapping and stamps its record at times that are no further apart, ns.
 const STAMPED_WITHIN: u64 = 100_000_000;
 
-/// A file that the backend was told of.
+/// A file that was published to the backend.
 struct Published {
     file: InterpreterFile,
     number: u64,
@@ -47,7 +47,7 @@ pub struct Managed {
     files: HashMap<FileKey, Found>,
     /// By number and place; None: it is not shown.
     frames: HashMap<(u64, u64), Option<Frame>>,
-    /// Where the places are told by.
+    /// How files with an interpreter are recognised.
     interpreters: Vec<Interpreter>,
     left_stacks: Vec<FindLeftStacks>,
     /// Why there are no frames: sentences.
@@ -75,32 +75,32 @@ impl Managed {
 
     /// A file that will probably be executed.
     pub fn expect(&mut self, key: FileKey, object: &Object) {
-        self.look_into(key, object);
+        self.examine(key, object);
     }
 
-    /// Interpreters whose programs and libraries may be looked for in advance.
+    /// Interpreters whose programs and libraries may be searched for in advance.
     pub fn interpreters(&self) -> &[Interpreter] {
         &self.interpreters
     }
 
     /// The code that is mapped has changed, as a record of `time_ns` shows; 0: it was mapped before all records.
-    pub fn look(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
+    pub fn refresh(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
         if self.backend.is_none() {
             return;
         }
         let mut is_new = false;
         for file in unwinder.code_files(mm) {
-            is_new |= self.look_into(file.key, file.object);
+            is_new |= self.examine(file.key, file.object);
         }
         match is_new {
             // Others may have had it before.
-            true => unwinder.spaces().for_each(|mm| self.tell(mm, 0, unwinder)),
-            false => self.tell(mm, time_ns, unwinder),
+            true => unwinder.spaces().for_each(|mm| self.publish_mappings(mm, 0, unwinder)),
+            false => self.publish_mappings(mm, time_ns, unwinder),
         }
     }
 
-    /// True where the backend was told of a new one.
-    fn look_into(&mut self, key: FileKey, object: &Object) -> bool {
+    /// True where a new one was published to the backend.
+    fn examine(&mut self, key: FileKey, object: &Object) -> bool {
         let Some(backend) = &mut self.backend else { return false };
         if self.files.contains_key(&key) {
             return false;
@@ -124,7 +124,7 @@ impl Managed {
                 match number {
                     Some(number) => Found::Published(Published { file, number, since_ns: monotonic_ns() }),
                     None => Found::Refused(
-                        "there are more files with an interpreter or of Go programs than are looked for"
+                        "there are more files with an interpreter or of Go programs than there is space for"
                             .to_owned(),
                     ),
                 }
@@ -137,8 +137,8 @@ impl Managed {
         is_new
     }
 
-    /// Tells the backend of an interpreter that was mapped before it looked for it.
-    fn tell(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
+    /// Reports mappings of an interpreter that were made before its file was published.
+    fn publish_mappings(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
         let Some(backend) = &mut self.backend else { return };
         let (mut chosen, mut interpreted): (Option<(u64, &Published)>, bool) = (None, false);
         for file in unwinder.code_files(mm) {
@@ -228,7 +228,7 @@ impl Managed {
         let mut notes: Vec<String> = self.refused.iter().cloned().collect();
         let lost = self.backend.as_ref().map_or(0, |backend| backend.lost());
         for (count, why) in [
-            (lost, "were not copied: there was no room"),
+            (lost, "were not copied: there was no space"),
             (self.broken, "were not what they should be"),
             (self.misplaced, "belong to another stack"),
         ] {

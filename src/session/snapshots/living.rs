@@ -43,7 +43,7 @@ pub enum LivingError {
 pub struct Living {
     pub pid: Pid,
     /// The number that the user gave, where it was a thread's.
-    asked_for: Option<Tid>,
+    requested_tid: Option<Tid>,
     tid: Tid,
     handle: OwnedFd,
     owner: u32,
@@ -55,8 +55,8 @@ impl Living {
     /// # Errors
     /// When there is none, or none with an address space.
     pub fn open(number: Pid) -> Result<Living, LivingError> {
-        let asked = status_of(number, number)?;
-        let pid = asked.pid;
+        let requested = status_of(number, number)?;
+        let pid = requested.pid;
         let handle = pidfd::open(pid).map_err(|errno| match errno {
             Errno::ESRCH => LivingError::Gone(pid),
             errno => LivingError::NoHandle { pid, source: errno.into() },
@@ -64,11 +64,11 @@ impl Living {
         // From here on the number is this process' own, until the handle says that it has ended.
         let status = status_of(pid, pid)?;
         let tid = if status.has_memory { pid } else { Living::other_thread(pid, &status)? };
-        let asked_for = (asked.pid != number).then_some(number);
-        Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid() })
+        let requested_tid = (requested.pid != number).then_some(number);
+        Ok(Living { pid, requested_tid, tid, handle, owner: status.real_uid() })
     }
 
-    /// Sends a signal to the process itself, whoever has its number by now.
+    /// Sends a signal to the process itself, not to another one that has its number by now.
     ///
     /// # Errors
     /// As pidfd_send_signal(2).
@@ -100,7 +100,7 @@ impl Living {
 
     /// Says so where the number that the user gave is a thread's.
     pub fn say_of_thread(&self) {
-        if let Some(tid) = self.asked_for {
+        if let Some(tid) = self.requested_tid {
             say(format_args!("{tid} is a thread of process {}: reading that process", self.pid));
         }
     }
@@ -125,7 +125,7 @@ impl Living {
         self.observe_with(for_rules())
     }
 
-    /// As [`Living::observe`], of what `options` ask for.
+    /// As [`Living::observe`], of what `options` request.
     ///
     /// # Errors
     /// The same.
@@ -160,12 +160,12 @@ impl Living {
     fn remedy(&self) -> String {
         let (pid, owner) = (self.pid, owner(self.owner));
         let copy =
-            format!("a copy of /proc/{pid}/smaps made by somebody who may can be read with --smaps FILE");
+            format!("a copy of /proc/{pid}/smaps made by a user who may read it works with --smaps FILE");
         format!("it belongs to {owner}: {}; {copy}", may_not_be_read())
     }
 }
 
-/// Everything that the rules want to know of a process.
+/// Everything that the rules use of a process.
 pub fn for_rules() -> ObserveOptions {
     ObserveOptions { code: signs(), headers: heap_headers(), ..ObserveOptions::default() }
 }

@@ -26,7 +26,7 @@ pub enum SnapshotError {
     Saved { path: PathBuf, source: SavedError },
 }
 
-/// One snapshot, and what is known beside it.
+/// One snapshot, and its circumstances.
 pub struct ProcessSnapshot {
     pub seen: Observations,
     pub facts: ProcessFacts,

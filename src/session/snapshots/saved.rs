@@ -7,7 +7,7 @@ use crate::model::{Mapping, Observations, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
 
-/// Reads a file's text. What it cannot tell is said in `gaps`.
+/// Reads a file's text. What it does not contain is listed in `gaps`.
 ///
 /// # Errors
 /// With the number of the first line that makes no sense.
@@ -17,12 +17,12 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
     if figures.is_none() {
         gaps.push(
             "a maps file does not say what is in memory: RSS, swap and what is unused are not known \
-             (a copy of smaps would tell)"
+             (a copy of smaps has it)"
                 .to_owned(),
         );
     }
     gaps.push(
-        "thread stack pointers and heap headers are not in the file: thread stacks and glibc arenas are told \
+        "thread stack pointers and heap headers are not in the file: thread stacks and glibc arenas are recognised \
          by their shape alone, others of their kind may be in the row unknown"
             .to_owned(),
     );

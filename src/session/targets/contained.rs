@@ -58,7 +58,7 @@ pub fn add_roots(container: &Container, pipeline: &mut Pipeline) {
     for pid in container.processes().unwrap_or_default() {
         let root = std::fs::metadata(format!("/proc/{pid}/root")).map(|found| (found.dev(), found.ino()));
         if root.is_ok_and(|root| seen.len() < MOST && seen.insert(root)) {
-            pipeline.look_in_root_of(pid);
+            pipeline.search_root_of(pid);
         }
     }
 }
@@ -105,8 +105,8 @@ pub fn mark(
     Err(SessionError::ContainerNeverSettles { name: container.name.clone(), passes: MAX_PASSES })
 }
 
-/// Members that are not traced. Those that this user may not look into, because vmaudit's capabilities
-/// are not his own, never are; they were told at the beginning.
+/// Members that are not traced. Those that this user may not inspect, because vmaudit's capabilities are not
+/// his own, never are; they were reported at the beginning.
 fn strangers(listed: &[Pid], threads: &[MarkedThread]) -> Vec<Pid> {
     let marked: HashSet<Pid> = threads.iter().map(|thread| thread.pid).collect();
     let may_be_read = |pid: &Pid| viewer().is_none() || File::open(format!("/proc/{pid}/maps")).is_ok();
@@ -119,14 +119,20 @@ pub struct Contained<'a> {
     container: &'a Container,
     tracer: &'a Tracer,
     next_scan: Instant,
-    /// Strangers at the last pass. An engine's helper is in the cgroup for a moment before it executes
-    /// what it was asked for: only who stays is examined.
-    met: HashSet<Pid>,
+    /// Strangers at the last pass. An engine's helper is in the cgroup for a moment before it executes its
+    /// program: only a process that stays is examined.
+    strangers_before: HashSet<Pid>,
 }
 
 impl<'a> Contained<'a> {
     pub fn new(attached: Attached, container: &'a Container, tracer: &'a Tracer) -> Contained<'a> {
-        Contained { attached, container, tracer, next_scan: Instant::now() + SCAN, met: HashSet::new() }
+        Contained {
+            attached,
+            container,
+            tracer,
+            next_scan: Instant::now() + SCAN,
+            strangers_before: HashSet::new(),
+        }
     }
 
     /// Processes that came in without a fork or an execve that was seen; None when all have ended.
@@ -137,8 +143,9 @@ impl<'a> Contained<'a> {
         }
         let threads = self.tracer.mark_running(&[])?;
         let strange: HashSet<Pid> = strangers(&listed, &threads).into_iter().collect();
-        let before = std::mem::replace(&mut self.met, strange);
-        let staying: Vec<Process> = self.met.intersection(&before).copied().filter_map(open).collect();
+        let before = std::mem::replace(&mut self.strangers_before, strange);
+        let staying: Vec<Process> =
+            self.strangers_before.intersection(&before).copied().filter_map(open).collect();
         if staying.is_empty() {
             return Ok(Some(Vec::new()));
         }
@@ -175,7 +182,7 @@ impl Watched for Contained<'_> {
     }
 
     fn next(&mut self) -> Result<SessionEvent, SessionError> {
-        // Those of the beginning may all have ended, and others go on: the cgroup tells.
+        // Those of the beginning may all have ended while others go on: the cgroup decides.
         match self.attached.next()? {
             SessionEvent::Over(_) => self.next_scan = Instant::now(),
             SessionEvent::Nothing => {}

@@ -24,9 +24,9 @@ struct Seen {
 /// Containers and the processes in them.
 #[derive(Default)]
 pub struct ContainerView {
-    /// The one that was asked for first, if one was.
+    /// The one given by the user first, if one was.
     known: Vec<Container>,
-    asked: bool,
+    requested: bool,
     /// The command that puts processes into the container.
     client: Option<Pid>,
     memory: Option<CgroupMemory>,
@@ -36,7 +36,7 @@ pub struct ContainerView {
 impl ContainerView {
     /// For the processes of `container`.
     pub fn of(container: Container) -> ContainerView {
-        ContainerView { known: vec![container], asked: true, ..ContainerView::default() }
+        ContainerView { known: vec![container], requested: true, ..ContainerView::default() }
     }
 
     /// For a command that puts processes into `container`: others that are in it are not known.
@@ -50,7 +50,7 @@ impl ContainerView {
         self.seen.get(&pid).is_some_and(|seen| seen.container == Some(0))
     }
 
-    /// Learns of a process that lives, from a snapshot of it.
+    /// Notes the containers of a running process, from a snapshot of it.
     pub fn note(&mut self, snapshot: &Observations) {
         let container = self.container_of(snapshot.pid);
         let seen = self.seen.entry(snapshot.pid).or_default();
@@ -64,7 +64,7 @@ impl ContainerView {
         }
         let known = std::mem::take(&mut seen.threads);
         for ThreadObservation { tid, comm, .. } in &snapshot.threads {
-            // Asking costs a file each: only threads that are new.
+            // Each lookup reads a file: only new threads.
             let own = known.get(tid).copied().unwrap_or_else(|| inside(snapshot.pid, *tid));
             seen.threads.insert(*tid, own);
             seen.names.insert(*tid, comm.clone());
@@ -87,7 +87,7 @@ impl ContainerView {
 
     /// Reads the container's own figures, if it is still there.
     pub fn read_memory(&mut self) {
-        if let Some(container) = self.known.first().filter(|_| self.asked) {
+        if let Some(container) = self.known.first().filter(|_| self.requested) {
             self.memory = container.memory().or(self.memory);
         }
     }
@@ -100,10 +100,10 @@ impl ContainerView {
         }
     }
 
-    /// The container that was asked for, for the report.
+    /// The container given by the user, for the report.
     pub fn facts(&self) -> Vec<model::Container> {
-        let asked = self.known.first().filter(|_| self.asked);
-        let facts = asked.map(|container| model::Container {
+        let requested = self.known.first().filter(|_| self.requested);
+        let facts = requested.map(|container| model::Container {
             name: container.name.clone(),
             id: container.id.clone(),
             engine: container.engine.clone(),
@@ -114,7 +114,7 @@ impl ContainerView {
         facts.into_iter().collect()
     }
 
-    /// A process as its container sees it. One that was never looked at is where its parent is.
+    /// A process as its container sees it. One that was never examined is where its parent is.
     pub fn inside(&self, pid: Pid, parent: impl Fn(Pid) -> Option<Pid>) -> Inside {
         let Some(seen) = self.seen.get(&pid) else {
             let container = self.nearest(pid, parent).map(|container| container.name.clone());
@@ -147,9 +147,9 @@ impl ContainerView {
             }
             first = pid;
         }
-        // Nobody's child, and traced: because of where it is.
+        // Not a child of a target, and traced: because of its cgroup.
         let put_there = self.client.is_some_and(|client| client != first);
-        self.known.first().filter(|_| self.asked || put_there)
+        self.known.first().filter(|_| self.requested || put_there)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Processes that run already, as targets: found, marked, looked at.
+//! Running processes as targets: found, marked, examined.
 
 pub mod contained;
 pub mod container_view;
@@ -23,7 +23,7 @@ use std::path::Path;
 /// The processes with these numbers, each once, that may be read.
 ///
 /// # Errors
-/// When none is left; others that cannot be traced are only told.
+/// When none is left; for others that cannot be traced a warning is printed.
 pub fn targets(numbers: &[i32]) -> Result<Vec<Process>, SessionError> {
     // Before anything is loaded: what may not be read is no target.
     keep(find(numbers)?, readable)
@@ -159,7 +159,7 @@ pub fn first_snapshot(
     Ok((mm, seen))
 }
 
-/// A heap of no bytes tells the ledger where the break is that the first brk will move.
+/// An empty heap gives the ledger the initial break, which the first brk will move.
 fn empty_heap(brk: Addr) -> Mapping {
     Mapping {
         range: AddrRange::from_len(brk.page_up(), 0),

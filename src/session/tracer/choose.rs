@@ -1,4 +1,4 @@
-//! Which backend: the one that was asked for, or the best that works.
+//! Which backend: the requested one, or the best that works.
 
 use super::remedy::{SEE_DOCTOR, failure, hint, remedy, verifier_lines};
 use super::{Tracer, TracerOptions};
@@ -54,13 +54,13 @@ impl Candidate {
             if viewer().is_none() {
                 tracer.detach_in_background();
             }
-            // Else at once: the children of later attempts, which the user may look into, would have it.
+            // Else immediately: the children of later attempts, which the user may inspect, would inherit it.
             added
         };
         attempt().err().map(|error: SessionError| failure(&error))
     }
 
-    /// What it cannot do of what is asked for.
+    /// What it cannot do of what is requested.
     fn lacks(&self, options: &TracerOptions) -> Option<&'static str> {
         match options.capture {
             _ if self.attaches => None,

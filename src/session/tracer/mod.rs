@@ -22,7 +22,8 @@ use std::os::fd::BorrowedFd;
 pub struct TracerOptions {
     /// The only one that may be taken; None: the best that works.
     pub only: Option<Rung>,
-    /// The calls are put beside something else: which backend sees them is not worth a word, and none will do.
+    /// The mapping audit is an addition to another one: the choice of backend is not reported, and may be
+    /// none.
     pub is_optional: bool,
     pub capture: CaptureConfig,
     /// Show the verifier's last lines where it refuses a program.
@@ -71,7 +72,7 @@ impl Tracer {
         match self {
             Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid, pidfd))?),
             Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
-            // The filter says who is watched.
+            // The filter selects the watched tasks.
             Tracer::Notify(_) | Tracer::Nothing(_) => Ok(()),
         }
     }
@@ -132,7 +133,7 @@ impl Tracer {
         }
     }
 
-    /// Where it learns which stacks it need not send, if it can learn that.
+    /// Publishes to it which stacks it need not send, if it supports that.
     pub fn known_stacks(&self) -> Option<Box<dyn KnownStacks>> {
         match self {
             // Without the table all are sent.
@@ -141,7 +142,7 @@ impl Tracer {
         }
     }
 
-    /// Where it learns of interpreters whose frames it is to send, if it can.
+    /// Publishes to it interpreters whose frames it is to send, if it supports that.
     pub fn interpreters(&self) -> Option<Box<dyn Interpreters>> {
         match self {
             Tracer::Bpf(tracer) => tracer.interpreters().ok(),
@@ -170,7 +171,7 @@ impl Tracer {
     }
 }
 
-/// As /proc shows them; the process' number stands for its address space, of which nobody reports a call.
+/// From /proc; the pid is used as the key of the address space, for which no call is reported.
 fn living_threads(pid: Pid) -> Vec<MarkedThread> {
     let tids = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let tids = tids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_from_privileges() {
+    fn limits_are_distinguished_from_privileges() {
         let text = |errno| remedy(Rung::Bpf, &failed_with(errno), &user());
         assert!(text(libc::EMFILE).contains("ulimit -n"));
         assert!(text(libc::ENOMEM).contains("--ring-bytes"));

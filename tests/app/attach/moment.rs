@@ -30,7 +30,7 @@ fn by_category(process: &Value) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn the_moment_of_attaching_is_what_the_first_look_showed() {
+fn the_moment_of_attaching_is_what_the_first_snapshot_showed() {
     if skip_without_bpf("attach_moment") || skip_without("attach_moment", PYTHON) {
         return;
     }
@@ -70,9 +70,9 @@ fn the_moment_of_attaching_is_what_the_first_look_showed() {
     assert!(number(last, "t_ns") <= number(process, "wall_ns"), "it was not held at its exit");
 
     let begin = report_of(&recording, &["--at", "0"]);
-    let looked = first["by_category"].as_object().expect("categories");
-    let looked = looked.iter().map(|(id, bytes)| (id.clone(), bytes.as_u64().expect("bytes")));
-    assert_eq!(by_category(&list(&begin, "processes")[0]), looked.collect(), "nothing was called between");
+    let shown = first["by_category"].as_object().expect("categories");
+    let shown = shown.iter().map(|(id, bytes)| (id.clone(), bytes.as_u64().expect("bytes")));
+    assert_eq!(by_category(&list(&begin, "processes")[0]), shown.collect(), "nothing was called between");
 
     let peak = &process["peak"];
     assert!(number(peak, "virt") >= number(first, "virt") + (50 << 20), "{peak}");

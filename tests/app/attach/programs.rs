@@ -86,8 +86,8 @@ fn a_quiet_process_is_reported_and_goes_on() {
 
 /// What was seen of the old program is not the new one's.
 #[test]
-fn a_look_before_execve_does_not_stand_for_the_new_program() {
-    let name = "a_look_before_execve_does_not_stand_for_the_new_program";
+fn a_snapshot_from_before_execve_is_not_used_for_the_new_program() {
+    let name = "a_snapshot_from_before_execve_is_not_used_for_the_new_program";
     if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
         return;
     }
@@ -98,9 +98,9 @@ print('READY', flush=True); sys.stdin.readline(); os.execv('/bin/true', ['true']
     let (target, _out) = ready(&mut python(code));
     let pid = target.0.id();
     let mut input = target.0.stdin.as_ref().expect("a pipe");
-    let looked = format!("Live of {pid}: ");
+    let examined = format!("Live of {pid}: ");
     let go = |_: &Guard| input.write_all(b"go\n").expect("it reads");
-    let audit = attach_until(&[pid], &["-v", "--interval", "0.05"], (&looked, go));
+    let audit = attach_until(&[pid], &["-v", "--interval", "0.05"], (&examined, go));
     let process = audit.report().first();
     assert_eq!(process["exe"], "/usr/bin/true", "{}", audit.stderr);
     let totals = &process["totals"];
@@ -229,7 +229,7 @@ fn children_are_followed_and_the_end_of_the_targets_ends_it() {
     assert!(report.processes().len() >= 4, "two targets and their children: {}", report.processes().len());
 }
 
-/// Maps, gives back and grows, tells its maps, and ends.
+/// Maps, gives back and grows, writes its maps, and ends.
 const LAST_ACTS: &str = "
 import mmap, os, sys, threading
 threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -294,7 +294,7 @@ fn what_a_target_mapped_just_before_its_end_is_reported() {
         let options = ["-o", recording.to_str().expect("UTF-8")];
         let audit = attach(&[target.0.id()], &options, |_| drop(target.0.stdin.take()));
         let process = audit.report().first();
-        let truth = std::fs::read_to_string(truth).expect("it told its maps");
+        let truth = std::fs::read_to_string(truth).expect("it reported its maps");
         assert_eq!(joined_regions(process), joined_maps(&truth), "{end}");
         assert_eq!(process["snapshot"], "periodic", "{end}");
         let totals = &process["totals"];
@@ -442,8 +442,8 @@ fn redis_under_load() {
 
 /// Children map, unmap and end between snapshots of them and their comparison: what a snapshot saw has an owner.
 #[test]
-fn children_that_end_under_a_look_leave_nothing_unknown() {
-    let name = "children_that_end_under_a_look_leave_nothing_unknown";
+fn children_that_end_during_a_snapshot_leave_nothing_unknown() {
+    let name = "children_that_end_during_a_snapshot_leave_nothing_unknown";
     if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
         return;
     }
@@ -468,6 +468,6 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     assert_eq!(target.0.wait().expect("it ends").code(), Some(0), "unharmed");
     let processes = audit.report().processes();
     let seen = processes.iter().filter(|process| process["residency"] == "pagemap-scan").count();
-    assert!(seen > 1, "only {seen} of {} were looked at", processes.len());
+    assert!(seen > 1, "only {seen} of {} were examined", processes.len());
     processes.iter().for_each(assert_exact);
 }

@@ -1,7 +1,7 @@
 //! `vmaudit diff` of two heaps: what changed is what the program did otherwise.
 
 use crate::support::report::list;
-use crate::support::{program, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, skip_without_bpf, vmaudit, watchdog};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,13 +14,13 @@ fn heap(file: &Path, options: &[&str], arguments: [&str; 3]) -> PathBuf {
         true => vmaudit.arg("-o").arg(file),
         false => vmaudit.args(["-f", "json", "--report"]).arg(file),
     };
-    let output = stuck::output(vmaudit.arg("--").arg(program("heap_grow")).args(arguments));
+    let output = watchdog::output(vmaudit.arg("--").arg(program("heap_grow")).args(arguments));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     file.to_owned()
 }
 
 fn diff(options: &[&str], files: [&Path; 2]) -> Output {
-    stuck::output(Command::new(vmaudit()).arg("diff").args(options).args(files))
+    watchdog::output(Command::new(vmaudit()).arg("diff").args(options).args(files))
 }
 
 fn compared(options: &[&str], files: [&Path; 2]) -> Value {
@@ -126,18 +126,18 @@ fn graphs_have_both_sides() {
 }
 
 #[test]
-fn of_samples_the_error_is_told() {
+fn of_samples_the_error_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let a = heap(&folder.path().join("a.json"), &["--sample", "1k"], ["100", "100", "0"]);
     let b = heap(&folder.path().join("b.json"), &[], ["2000", "100", "0"]);
-    let told = compared(&[], [&a, &b]);
-    let growing = change(&told, "growing").expect("it grew");
+    let reported = compared(&[], [&a, &b]);
+    let growing = change(&reported, "growing").expect("it grew");
     // 9.5 MB ± some 5 KB.
     assert_eq!((&growing["kind"], &growing["within_error"]), (&json!("grown"), &json!(false)), "{growing:#}");
     assert!(growing["standard_error"].as_u64() > Some(0), "{growing:#}");
-    let notes = told["notes"].to_string();
+    let notes = reported["notes"].to_string();
     assert!(notes.contains("A saw a sample every 1 KiB, B every allocation"), "{notes}");
-    for change in list(&told, "changes") {
+    for change in list(&reported, "changes") {
         let (change_of, error) =
             (change["outstanding"]["change"].as_i64(), change["standard_error"].as_u64());
         let (change_of, error) = (change_of.expect("a change").unsigned_abs(), error.expect("an error"));
@@ -155,7 +155,7 @@ fn heaps_and_mappings_are_not_mixed() {
     let pid = std::process::id().to_string();
     let mut snapshot = Command::new(vmaudit());
     snapshot.args(["snapshot", "-f", "json", "-p", &pid, "--report"]).arg(&mappings);
-    assert!(stuck::output(&mut snapshot).status.success());
+    assert!(watchdog::output(&mut snapshot).status.success());
     std::fs::copy("/proc/self/maps", &maps).expect("copied");
     for other in [&mappings, &maps] {
         for files in [[&*a, other], [other, &*a]] {
@@ -180,7 +180,7 @@ fn heaps_and_mappings_are_not_mixed() {
     assert!(output.status.code() == Some(125) && said.contains("it has no process 1"), "{said}");
 }
 
-/// A report that somebody wrote by hand.
+/// A report written by hand.
 #[test]
 fn what_contradicts_itself_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

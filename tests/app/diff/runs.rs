@@ -193,8 +193,8 @@ fn layout(report: &str, without: &[&str]) -> Vec<[String; 4]> {
     assert_eq!(main["aslr"], false);
     let text = |region: &Value, key: &str| region[key].as_str().expect("text").to_owned();
     let regions = main["regions"].as_array().expect("regions").iter();
-    let wanted = regions.filter(|r| !without.contains(&r["category"].as_str().expect("text")));
-    wanted.map(|r| ["start", "end", "prot", "category"].map(|key| text(r, key))).collect()
+    let expected = regions.filter(|r| !without.contains(&r["category"].as_str().expect("text")));
+    expected.map(|r| ["start", "end", "prot", "category"].map(|key| text(r, key))).collect()
 }
 
 #[test]

@@ -4,13 +4,13 @@
 use crate::support::heap::{Obedient, first, frames};
 use crate::support::report::{list, number};
 use crate::support::unprivileged::{Bench, as_nobody, skip_without_root};
-use crate::support::{program, skip, static_program, stuck, vmaudit};
+use crate::support::{program, skip, static_program, vmaudit, watchdog};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
 fn arenas(pid: u32, options: &[&str]) -> Output {
-    stuck::output(Command::new(vmaudit()).args(["heap", "--arenas", "-p", &pid.to_string()]).args(options))
+    watchdog::output(Command::new(vmaudit()).args(["heap", "--arenas", "-p", &pid.to_string()]).args(options))
 }
 
 fn fragmentation(pid: u32) -> Value {
@@ -38,7 +38,7 @@ fn assert_adds_up(arena: &Value) {
 
 /// An arena as malloc_info(3) has it.
 #[derive(Default, Debug, PartialEq, Eq)]
-struct Told {
+struct Counted {
     fast: (u64, u64),
     rest: (u64, u64),
     system: u64,
@@ -51,7 +51,7 @@ fn attribute(line: &str, name: &str) -> u64 {
 }
 
 struct Truth {
-    arenas: Vec<Told>,
+    arenas: Vec<Counted>,
     /// arena, uordblks, fordblks, fsmblks, keepcost, hblks, hblkhd.
     mallinfo: Vec<u64>,
 }
@@ -62,16 +62,20 @@ fn ask(target: &mut Obedient) -> Truth {
     loop {
         let counted = |line: &str| (attribute(line, "count"), attribute(line, "size"));
         match line.trim_start() {
-            text if text.starts_with("<heap ") => arenas.push(Told::default()),
+            text if text.starts_with("<heap ") => arenas.push(Counted::default()),
             text if text.starts_with("</malloc>") => break,
             text => {
                 // Behind the last arena the same is said of all together.
-                let open = arenas.last_mut().filter(|told: &&mut Told| told.system == 0);
+                let open = arenas.last_mut().filter(|reported: &&mut Counted| reported.system == 0);
                 match open {
-                    Some(told) if text.starts_with("<total type=\"fast\"") => told.fast = counted(text),
-                    Some(told) if text.starts_with("<total type=\"rest\"") => told.rest = counted(text),
-                    Some(told) if text.starts_with("<system type=\"current\"") => {
-                        told.system = attribute(text, "size");
+                    Some(reported) if text.starts_with("<total type=\"fast\"") => {
+                        reported.fast = counted(text)
+                    }
+                    Some(reported) if text.starts_with("<total type=\"rest\"") => {
+                        reported.rest = counted(text)
+                    }
+                    Some(reported) if text.starts_with("<system type=\"current\"") => {
+                        reported.system = attribute(text, "size");
                     }
                     _ => {}
                 }
@@ -99,15 +103,15 @@ fn agrees_with_glibc(path: &Path, arguments: &[&str]) {
     let truth = ask(&mut target);
     let found = fragmentation(pid);
     let arenas = list(&found, "arenas");
-    let told = arenas.iter().map(|arena| {
+    let reported = arenas.iter().map(|arena| {
         assert!(arena["doubt"].is_null(), "{arena}");
         let blocks = number(arena, "free_blocks");
         // What it sums up of lists has the flag PREV_INUSE of each block in it.
         let rest = number(arena, "free") + number(arena, "top") + blocks;
         let fast = (number(arena, "fast_blocks"), number(arena, "fast"));
-        Told { fast, rest: (blocks + 1, rest), system: number(arena, "mapped") }
+        Counted { fast, rest: (blocks + 1, rest), system: number(arena, "mapped") }
     });
-    assert_eq!(told.collect::<Vec<_>>(), truth.arenas);
+    assert_eq!(reported.collect::<Vec<_>>(), truth.arenas);
     let total = &found["total"];
     let [arena, uordblks, fordblks, fsmblks, keepcost, hblks, hblkhd] = truth.mallinfo[..] else {
         panic!("{:?}", truth.mallinfo)
@@ -171,20 +175,20 @@ fn a_user_reads_processes_of_his_own() {
     let mut target = Obedient::spawn(as_nobody(&[]).arg(target).arg("1"));
     assert_eq!(target.answer(), "ready");
     let pid = target.program.0.id();
-    let output = stuck::output(bench.with(&[]).args(["heap", "--arenas", "-p", &pid.to_string()]));
+    let output = watchdog::output(bench.with(&[]).args(["heap", "--arenas", "-p", &pid.to_string()]));
     let (text, said) =
         (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
     assert!(text.contains("malloc_trim(0) frees") && text.contains("main"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let other =
-        stuck::output(bench.with(&[]).args(["heap", "--arenas", "-p", &std::process::id().to_string()]));
+        watchdog::output(bench.with(&[]).args(["heap", "--arenas", "-p", &std::process::id().to_string()]));
     assert!(!other.status.success() && String::from_utf8_lossy(&other.stderr).contains("may not be read"));
 }
 
 /// With the blocks that are counted, rounding is exact, and who holds nearly empty pages has a name.
 #[test]
-fn what_was_asked_for_and_who_holds_pages() {
+fn what_was_requested_and_which_stacks_hold_pages() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
     let mut vmaudit = Command::new(vmaudit());
@@ -220,7 +224,7 @@ fn what_was_asked_for_and_who_holds_pages() {
     assert!(kept <= free && kept * 10 >= free * 9, "{kept} of {free}");
 }
 
-/// What cannot be read is named, with what tells of it.
+/// What cannot be read is named, with the evidence for it.
 #[test]
 fn allocators_that_are_not_read_are_named() {
     // A library that has the name, and no segments.

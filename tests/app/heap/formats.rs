@@ -1,6 +1,6 @@
 //! `heap -f …`: what other programs read is what the JSON report says.
 
-use crate::support::{program, skip, stuck, vmaudit};
+use crate::support::{program, skip, vmaudit, watchdog};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -16,17 +16,17 @@ fn report_of(arguments: &[&str]) -> HeapReport {
     let file = folder.path().join("report.json");
     let mut command = Command::new(vmaudit());
     command.args(["heap", "--as-root", "-f", "json", "--report"]).arg(&file).arg("--");
-    let output = stuck::output(command.arg(program("heap_peak")).args(arguments));
+    let output = watchdog::output(command.arg(program("heap_peak")).args(arguments));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&std::fs::read(file).expect("a report")).expect("JSON")
 }
 
 /// A figure of heaptrack's by function, from the stacks that it prints for flame graphs.
-fn told(file: &Path, cost: &str) -> BTreeMap<String, u64> {
+fn reported(file: &Path, cost: &str) -> BTreeMap<String, u64> {
     let stacks = file.with_extension(cost);
     let mut command = Command::new("heaptrack_print");
     command.args(["--flamegraph-cost-type", cost, "-F"]).arg(&stacks).arg(file);
-    let output = stuck::output(&mut command);
+    let output = watchdog::output(&mut command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && !said.contains("failed to parse"), "{said}");
     let mut sums = BTreeMap::new();
@@ -70,11 +70,11 @@ fn heaptrack_reads_the_same() {
         ("peak", |site| site.peak_bytes.expect("known")),
     ];
     for (cost, value) in figures {
-        let found = told(&file, cost);
+        let found = reported(&file, cost);
         for name in FUNCTIONS {
-            let wanted = of(name, value);
-            assert!(wanted > 0, "{cost} {name}");
-            assert_eq!(found.get(name).copied().unwrap_or(0), wanted, "{cost} {name}");
+            let expected = of(name, value);
+            assert!(expected > 0, "{cost} {name}");
+            assert_eq!(found.get(name).copied().unwrap_or(0), expected, "{cost} {name}");
         }
         let all: u64 = process.sites.iter().map(value).sum();
         assert_eq!(found.values().sum::<u64>(), all, "{cost}");
@@ -93,7 +93,7 @@ fn documents_are_written_once() {
         let file = folder.path().join(format);
         let mut command = Command::new(vmaudit());
         command.args(["heap", "--as-root", "--interval", "0.01", "-f", format, "--report"]).arg(&file);
-        let output = stuck::output(command.arg("--").arg(program("heap_peak")));
+        let output = watchdog::output(command.arg("--").arg(program("heap_peak")));
         assert!(output.status.success(), "{format}: {}", String::from_utf8_lossy(&output.stderr));
         let bytes = std::fs::read(&file).expect("a report");
         assert!(bytes.starts_with(begin), "{format}");
@@ -111,7 +111,7 @@ fn what_does_not_go_together_is_said() {
         (["-f", "pprof", "--reverse", "-v"], "-f pprof is turned round by the program that shows it"),
     ] {
         let output =
-            stuck::output(Command::new(vmaudit()).arg("heap").args(arguments).args(["--", "/bin/true"]));
+            watchdog::output(Command::new(vmaudit()).arg("heap").args(arguments).args(["--", "/bin/true"]));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(why), "{arguments:?}: {said}");

@@ -1,7 +1,7 @@
-//! Before main, in signal handlers, in threads that come and go, in children: each way of counting, each way to
-//! look and each format has what the program did.
+//! Before main, in signal handlers, in threads that come and go, in children: each way of counting, each view
+//! and each format has what the program did.
 
-use crate::support::{program, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, skip_without_bpf, vmaudit, watchdog};
 use std::collections::BTreeMap;
 use std::process::Command;
 use vmaudit::heap::HeapBy;
@@ -23,7 +23,7 @@ fn report_by(method: &str) -> HeapReport {
     let file = folder.path().join("report.json");
     let mut command = Command::new(vmaudit());
     command.args(["heap", "--as-root", "--method", method, "-f", "json", "--report"]).arg(&file);
-    let output = stuck::output(command.arg("--").arg(program("heap_lives")));
+    let output = watchdog::output(command.arg("--").arg(program("heap_lives")));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     HeapReport::from_json(&std::fs::read(file).expect("a report")).expect("JSON")
 }
@@ -68,15 +68,15 @@ fn nothing_is_missed_in_the_lives_of_a_program() {
             panic!("{method}: {:#?}", report.processes)
         };
         for (process, truth) in [(parent, &PARENT[..]), (child, &CHILD)] {
-            for (function, wanted) in truth {
+            for (function, expected) in truth {
                 let found = counted(&report, process, function);
-                assert_eq!(found, *wanted, "{method} {function} of {}", process.pid);
+                assert_eq!(found, *expected, "{method} {function} of {}", process.pid);
             }
             for (at, by) in [(0, HeapBy::Outstanding), (2, HeapBy::Allocations), (3, HeapBy::Temporary)] {
                 let graph = folded(&report, by, process.pid);
-                for (function, wanted) in truth {
+                for (function, expected) in truth {
                     let drawn = graph.get(*function).copied().unwrap_or(0);
-                    assert_eq!(drawn, wanted[at], "{method} {by:?} {function}");
+                    assert_eq!(drawn, expected[at], "{method} {by:?} {function}");
                 }
             }
             let all: u64 = process.sites.iter().map(|site| site.allocations).sum();

@@ -4,7 +4,7 @@
 use crate::support::heap::{Obedient, Watching, assert_sums, first, frames, rows_of, sum};
 use crate::support::report::{list, number};
 use crate::support::unprivileged::{NOBODY, skip_without_root};
-use crate::support::{program, shared_object, skip, static_program, stuck, vmaudit};
+use crate::support::{program, shared_object, skip, static_program, vmaudit, watchdog};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -34,7 +34,7 @@ fn heap_of(command: &mut Command) -> Heap {
     for (name, value) in command.get_envs() {
         vmaudit.env(name, value.expect("a value"));
     }
-    let output = stuck::output(&mut vmaudit);
+    let output = watchdog::output(&mut vmaudit);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = std::fs::read(&file).unwrap_or_else(|_| panic!("no report: {said}"));
     let report: Value = serde_json::from_slice(&text).expect("JSON");
@@ -78,7 +78,7 @@ impl Heap {
     }
 }
 
-/// What the program's own functions ask for, and not libc for itself.
+/// What the program's own functions request, and not libc for itself.
 fn by_program(stack: &[&str]) -> bool {
     matches!(stack, ["main", ..] | ["strdup" | "__strdup" | "__GI___strdup", "main", ..] | ["obey", ..])
 }
@@ -207,7 +207,7 @@ fn a_killed_vmaudit_harms_no_program() {
 
 /// Two libraries in turn at one place, with the same return addresses.
 #[test]
-fn code_that_is_replaced_is_told_apart() {
+fn code_that_is_replaced_is_distinguished() {
     let plugins = [shared_object("heap_reload_a"), shared_object("heap_reload_b")];
     let heap = heap(&[], &[program("heap_reload"), plugins[0].clone(), plugins[1].clone()]);
     let said = heap.stdout();
@@ -257,7 +257,7 @@ fn neither_root_nor_bpf_is_needed() {
     std::fs::copy(program("heap_truth"), &truth).expect("a copy");
     let mut command = bench.with(&[]);
     command.args(["heap", "-f", "json", "--report"]).arg(bench.path("report.json")).arg("--").arg(&truth);
-    let output = stuck::output(&mut command);
+    let output = watchdog::output(&mut command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
     let text = std::fs::read(bench.path("report.json")).expect("a report");
@@ -267,7 +267,8 @@ fn neither_root_nor_bpf_is_needed() {
     assert_eq!(heap.held(heap.process(pid), by_program), (bytes, blocks));
 }
 
-/// As in a container that allows no filters, perf events or BPF programs: nobody sees the calls, and nobody has to.
+/// As in a container that allows no filters, perf events or BPF programs: the calls are not seen, and need
+/// not be.
 #[test]
 fn no_backend_is_needed() {
     if skip_without_root("no_backend_is_needed") {
@@ -280,7 +281,7 @@ fn no_backend_is_needed() {
     let mut command = crate::support::unprivileged::as_nobody(&[]);
     command.arg(denied).arg(bench.path("vmaudit")).current_dir(bench.path("."));
     command.args(["heap", "-f", "json", "--report"]).arg(bench.path("report.json")).arg("--").arg(&truth);
-    let output = stuck::output(&mut command);
+    let output = watchdog::output(&mut command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
     let text = std::fs::read(bench.path("report.json")).expect("a report");
@@ -290,7 +291,7 @@ fn no_backend_is_needed() {
     assert_eq!(heap.held(heap.process(pid), by_program), (bytes, blocks));
 }
 
-/// Behind sudo the command is another user's, and cannot look into vmaudit: it inherits the library.
+/// Behind sudo the command is another user's, and cannot inspect vmaudit: it inherits the library.
 #[test]
 fn behind_sudo_the_library_is_inherited() {
     if skip_without_root("behind_sudo_the_library_is_inherited") {
@@ -317,7 +318,7 @@ fn what_cannot_be_preloaded_is_said() {
     ];
     for (options, command, why) in cases {
         let mut vmaudit = Command::new(vmaudit());
-        let output = stuck::output(vmaudit.arg("heap").args(&options).arg("--").arg(&command));
+        let output = watchdog::output(vmaudit.arg("heap").args(&options).arg("--").arg(&command));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
         assert!(said.contains("--method preload: ") && said.contains(why), "{options:?}: {said}");
@@ -343,7 +344,7 @@ fn a_program_does_not_notice() {
         "sh -c 'kill -TERM $$'; echo $?; trap 'echo bye' EXIT; exit 3",
     ];
     for script in scripts {
-        let alone = stuck::output(Command::new("/bin/sh").args(["-c", script]));
+        let alone = watchdog::output(Command::new("/bin/sh").args(["-c", script]));
         let heap = heap(&[], &["/bin/sh".into(), "-c".into(), script.into()]);
         assert_eq!(heap.stdout(), String::from_utf8_lossy(&alone.stdout), "{script}");
         assert_eq!(heap.output.status.code(), alone.status.code(), "{script}");
@@ -379,7 +380,7 @@ fn intervals_add_up() {
     let mut vmaudit = Command::new(vmaudit());
     vmaudit.args(["heap", "--as-root", "-f", "json", "--interval", "0.05", "--"]);
     let script = format!("exec {} 4 20 20000 >/dev/null", program("heap_threads").display());
-    let output = stuck::output(vmaudit.args(["/bin/sh", "-c", &script]));
+    let output = watchdog::output(vmaudit.args(["/bin/sh", "-c", &script]));
     let reports = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
     let reports: Vec<Value> = reports.collect::<Result<_, _>>().expect("JSON");
     assert!(!reports.is_empty());
@@ -414,8 +415,8 @@ fn the_peak_is_known_by_stack_and_what_is_temporary() {
         assert!(number(&process["totals"], "peak_bytes") >= *peak, "{allocator}");
         let classes = list(process, "sizes");
         let given: u64 = classes.iter().map(|class| number(class, "rounding")).sum();
-        // What libraries ask for themselves has its part, too (libstdc++ one block of 72,704 bytes, of which some allocators
-        // make 80 KiB); and some blocks get more than such a size needs.
+        // What libraries request themselves has its part, too (libstdc++ one block of 72,704 bytes, of which
+        // some allocators make 80 KiB); and some blocks get more than such a size needs.
         assert!(given > rounding / 2 && given < rounding + 16_384, "{allocator}: {given} of {rounding}");
         let held: u64 = classes.iter().map(|class| number(class, "bytes")).sum();
         assert_eq!(held, number(&process["totals"], "outstanding_bytes"), "{allocator}");
@@ -439,11 +440,11 @@ fn the_peak_of_several_threads_is_known_to_64_kib_each() {
 }
 
 #[test]
-fn other_ways_to_look_show_their_own() {
+fn other_views_show_their_own() {
     let shown = |by: &str| {
         let mut command = Command::new(vmaudit());
         command.args(["heap", "--as-root", "--by", by, "--"]).arg(program("heap_peak"));
-        let output = stuck::output(&mut command);
+        let output = watchdog::output(&mut command);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         text
@@ -466,7 +467,7 @@ fn other_ways_to_look_show_their_own() {
 /// What `--arm` prints, as a variable of the environment.
 fn armed(folder: &Path) -> (String, String) {
     let output =
-        stuck::output(Command::new(vmaudit()).arg("heap").arg(format!("--arm={}", folder.display())));
+        watchdog::output(Command::new(vmaudit()).arg("heap").arg(format!("--arm={}", folder.display())));
     let line = String::from_utf8(output.stdout).expect("text");
     let (name, value) = line.trim().split_once('=').expect("a variable");
     assert_eq!(name, "LD_PRELOAD");
@@ -474,7 +475,7 @@ fn armed(folder: &Path) -> (String, String) {
 }
 
 #[test]
-fn an_armed_program_is_counted_whenever_it_is_wanted() {
+fn an_armed_program_is_counted_on_request() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (name, library) = armed(folder.path());
     let mut program = Obedient::spawn(Command::new(program("heap_truth")).arg("obey").env(name, library));
@@ -482,7 +483,7 @@ fn an_armed_program_is_counted_whenever_it_is_wanted() {
     let [pid, ..] = words(&program.answer())[..] else { panic!("no line") };
     let (mut held, mut unseen) = (0, 0);
     for (round, options) in [&["--method", "preload"][..], &[], &["--sample", "2"]].into_iter().enumerate() {
-        // Nobody counts this one.
+        // This one is not counted.
         program.order("a 111");
         let watching = Watching::of(pid as u32, options);
         for _ in 0..5 {
@@ -556,11 +557,11 @@ fn a_killed_vmaudit_leaves_an_armed_program_to_the_next() {
 }
 
 #[test]
-fn who_was_not_armed_is_told_so() {
+fn a_program_that_was_not_armed_is_an_error() {
     let program = Obedient::start(&program("heap_truth"), &["obey"]);
     let mut command = Command::new(vmaudit());
     command.args(["heap", "--method", "preload", "-p", &program.program.0.id().to_string()]);
-    let output = stuck::output(&mut command);
+    let output = watchdog::output(&mut command);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("was not started with the library (vmaudit heap --arm)"), "{said}");

@@ -1,6 +1,6 @@
 //! `heap -o REC`: `report REC` prints what the run printed, and each format of it.
 
-use crate::support::{program, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,14 +15,14 @@ use vmaudit::store::{HeapPlace, Recording};
 fn heap(options: &[&str], recording: &Path, command: &[PathBuf]) -> Output {
     let mut vmaudit = Command::new(vmaudit());
     vmaudit.args(["heap", "--as-root", "-o"]).arg(recording).args(options).arg("--").args(command);
-    let output = stuck::output(&mut vmaudit);
+    let output = watchdog::output(&mut vmaudit);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output
 }
 
 /// With its exit code.
 fn report(recording: &Path, options: &[&str]) -> (Option<i32>, Vec<u8>, String) {
-    let output = stuck::output(Command::new(vmaudit()).arg("report").args(options).arg(recording));
+    let output = watchdog::output(Command::new(vmaudit()).arg("report").args(options).arg(recording));
     (output.status.code(), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -62,8 +62,8 @@ fn it_has_every_format_and_every_view() {
     let recording = folder.path().join("rec");
     heap(&["--by", "size"], &recording, &[program("heap_peak")]);
     let json = printed(&recording, &["-f", "json"]);
-    let told = HeapReport::from_json(&json).expect("a report");
-    assert_eq!(to_json(&told).expect("JSON").into_bytes(), json);
+    let reported = HeapReport::from_json(&json).expect("a report");
+    assert_eq!(to_json(&reported).expect("JSON").into_bytes(), json);
     for (name, by) in [
         ("outstanding", HeapBy::Outstanding),
         ("peak", HeapBy::Peak),
@@ -74,28 +74,30 @@ fn it_has_every_format_and_every_view() {
         ("size", HeapBy::Size),
     ] {
         let view = HeapView { by, reverse: false };
-        let text = heap_to_text(&told, view, TextOptions::default()).into_bytes();
+        let text = heap_to_text(&reported, view, TextOptions::default()).into_bytes();
         assert!(printed(&recording, &["--by", name]) == text, "{name}");
         if matches!(by, HeapBy::Module | HeapBy::Thread | HeapBy::Size) {
             let (code, _, said) = report(&recording, &["-f", "folded", "--by", name]);
             assert!(code == Some(2) && said.contains("is about stacks"), "{name}: {said}");
             continue;
         }
-        let folded = heap_to_folded(&told, view).into_bytes();
+        let folded = heap_to_folded(&reported, view).into_bytes();
         assert!(
             !folded.is_empty() && printed(&recording, &["-f", "folded", "--by", name]) == folded,
             "{name}"
         );
-        let svg = heap_to_svg(&told, view).expect("a graph").into_bytes();
+        let svg = heap_to_svg(&reported, view).expect("a graph").into_bytes();
         assert!(printed(&recording, &["-f", "svg", "--by", name]) == svg, "{name}");
-        let profile = heap_to_pprof(&told, by).expect("a profile");
+        let profile = heap_to_pprof(&reported, by).expect("a profile");
         assert!(printed(&recording, &["-f", "pprof", "--by", name]) == profile, "{name}");
     }
     // The run's own --by has no stacks.
     let view = HeapView { by: HeapBy::Outstanding, reverse: true };
-    assert!(printed(&recording, &["-f", "folded", "--reverse"]) == heap_to_folded(&told, view).into_bytes());
-    assert!(printed(&recording, &["-f", "html"]) == heap_to_html(&told).expect("a page").into_bytes());
-    let data = heap_to_heaptrack(&told, &told.processes[0]).expect("a file");
+    assert!(
+        printed(&recording, &["-f", "folded", "--reverse"]) == heap_to_folded(&reported, view).into_bytes()
+    );
+    assert!(printed(&recording, &["-f", "html"]) == heap_to_html(&reported).expect("a page").into_bytes());
+    let data = heap_to_heaptrack(&reported, &reported.processes[0]).expect("a file");
     assert!(printed(&recording, &["-f", "heaptrack"]) == data);
 }
 
@@ -113,9 +115,9 @@ fn intervals_are_moments() {
     let mut before = 0;
     for place in &places {
         let at = format!("{:.6}", (place.time_ns - zero) as f64 / 1e9);
-        let told =
+        let reported =
             HeapReport::from_json(&printed(&recording, &["-f", "json", "--at", &at])).expect("a report");
-        let totals = told.processes.first().map(|process| process.totals).unwrap_or_default();
+        let totals = reported.processes.first().map(|process| process.totals).unwrap_or_default();
         assert!(totals.allocations >= before, "{at}");
         before = totals.allocations;
     }
@@ -138,7 +140,7 @@ fn growth_is_the_difference_of_two_reports() {
     let zero = opened.meta().started_ns;
     let places = opened.heap_moments().expect("moments");
     let at = |place: &HeapPlace| format!("{:.6}", (place.time_ns - zero) as f64 / 1e9);
-    let told = |at: &str| {
+    let reported = |at: &str| {
         let report = HeapReport::from_json(&printed(&recording, &["-f", "json", "--at", at])).expect("JSON");
         report.processes.iter().map(|process| process.totals).fold((0, 0), |(bytes, calls), totals| {
             (bytes + totals.outstanding_bytes, calls + totals.allocations)
@@ -149,8 +151,8 @@ fn growth_is_the_difference_of_two_reports() {
         let span = format!("{from}..{to}");
         let growth: Value =
             serde_json::from_slice(&printed(&recording, &["-f", "json", "--growth", &span])).expect("JSON");
-        let before = if from == first { told(&first) } else { (0, 0) };
-        let after = told(&last);
+        let before = if from == first { reported(&first) } else { (0, 0) };
+        let after = reported(&last);
         let totals = &growth["totals"];
         assert_eq!(
             (&totals["outstanding"]["a"], &totals["outstanding"]["b"]),
@@ -193,7 +195,7 @@ fn what_a_heap_does_not_have_is_said() {
     }
     let name = recording.to_str().expect("a path");
     for words in [&["events", name][..], &["explain", name, "0x1000"], &["report", "--replay", name]] {
-        let output = stuck::output(Command::new(vmaudit()).args(words));
+        let output = watchdog::output(Command::new(vmaudit()).args(words));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(125) && said.contains("the recording of a heap"),
@@ -211,7 +213,7 @@ fn nothing_but_a_recording_is_replaced() {
     let first = std::fs::read(&recording).expect("a recording");
     let run = |file: &Path, command: &Path| {
         let mut vmaudit = Command::new(vmaudit());
-        stuck::output(vmaudit.args(["heap", "--as-root", "-o"]).arg(file).arg("--").arg(command))
+        watchdog::output(vmaudit.args(["heap", "--as-root", "-o"]).arg(file).arg("--").arg(command))
     };
     assert_ne!(run(&recording, Path::new("/no/such/program")).status.code(), Some(0));
     assert!(std::fs::read(&recording).expect("a recording") == first);

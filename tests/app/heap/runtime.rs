@@ -1,7 +1,7 @@
 //! `vmaudit heap -p PID --runtime`: what it reads in a process' memory is what the runtime writes itself.
 
 use crate::support::heap::Obedient;
-use crate::support::{go_program, program, skip_this, stuck, vmaudit};
+use crate::support::{go_program, program, skip_this, vmaudit, watchdog};
 use flate2::read::GzDecoder;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ type Sites = BTreeMap<Vec<(String, i64)>, [u64; 4]>;
 
 fn runtime(pid: u32, options: &[&str]) -> Vec<u8> {
     let mut command = Command::new(vmaudit());
-    let output = stuck::output(command.args(["heap", "--runtime", "-p", &pid.to_string()]).args(options));
+    let output = watchdog::output(command.args(["heap", "--runtime", "-p", &pid.to_string()]).args(options));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
@@ -44,8 +44,8 @@ fn written(compressed: &[u8]) -> (Sites, i64) {
                 stack.push((profile.string_table[function.name as usize].clone(), line.line));
             }
         }
-        // Go looks for the first function that is not the runtime's, too, but takes a return address for the innermost
-        // one that was inlined there (runtime.FuncForPC): of a timer it then shows all.
+        // Go searches for the first function that is not the runtime's, too, but takes a return address for
+        // the innermost one that was inlined there (runtime.FuncForPC): of a timer it then shows all.
         let first = stack.iter().position(|(name, _)| !name.starts_with("runtime."));
         stack.drain(..first.unwrap_or_default());
         let values = sample.value.iter().map(|&value| value as u64).collect::<Vec<_>>();
@@ -156,7 +156,7 @@ fn before_the_first_collection() {
     assert!(what.ends_with("no garbage collection is in it yet"), "{what}");
 }
 
-/// The linker turns the profile off where nothing in the program asks for one.
+/// The linker turns the profile off where nothing in the program uses it.
 #[test]
 fn a_program_without_a_profile_says_so() {
     let Some(path) = go_program("waits", &[]) else { return skip_this("no go") };

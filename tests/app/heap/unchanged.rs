@@ -1,9 +1,9 @@
-//! Programs that nobody chose for it, under `vmaudit heap` in all its ways: what they print and how they end is what it is
+//! Ordinary programs, under `vmaudit heap` in all its ways: what they print and how they end is what it is
 //! without.
 
 use crate::support::report::list;
 use crate::support::unprivileged::NOBODY;
-use crate::support::{bpf_available, program, program_built, skip, static_program, stuck, vmaudit};
+use crate::support::{bpf_available, program, program_built, skip, static_program, vmaudit, watchdog};
 use serde_json::Value;
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -115,7 +115,7 @@ fn sh(script: &str, folder: &Path, before: &[&str]) -> Output {
     words.extend(["/bin/sh", "-c", script, "sh"]);
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).arg(folder).arg(&signals);
-    stuck::output(&mut command)
+    watchdog::output(&mut command)
 }
 
 fn is_installed(name: &str) -> bool {
@@ -159,23 +159,23 @@ fn prints_and_ends_as_it_does_alone(name: &str) {
             before.push("--");
             let under = sh(script, folder.path(), &before);
             let said = String::from_utf8_lossy(&under.stderr);
-            let told = format!("{name} {options:?}: {said}");
+            let reported = format!("{name} {options:?}: {said}");
             assert_eq!(
                 String::from_utf8_lossy(&under.stdout),
                 String::from_utf8_lossy(&alone.stdout),
-                "{told}"
+                "{reported}"
             );
-            assert_eq!(ending(&under), ending(&alone), "{told}");
-            // vmaudit's own lines are beside the program's.
+            assert_eq!(ending(&under), ending(&alone), "{reported}");
+            // vmaudit's own lines are among the program's.
             let missing: Vec<_> = alone
                 .stderr
                 .split(|&byte| byte == b'\n')
                 .filter(|line| !has_line(&under.stderr, line))
                 .collect();
-            assert!(missing.is_empty(), "{told}\nwithout {}", String::from_utf8_lossy(&missing.concat()));
+            assert!(missing.is_empty(), "{reported}\nwithout {}", String::from_utf8_lossy(&missing.concat()));
             let report: Value =
                 serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
-            assert!(!list(&report, "processes").is_empty(), "{told}");
+            assert!(!list(&report, "processes").is_empty(), "{reported}");
         }
     }
 }
@@ -257,10 +257,10 @@ fn what_the_library_cannot_get_into_is_said_and_runs_all_the_same() {
         Err(why) => skip(TEST, &why),
     }
     for (program, why) in cases {
-        let alone = stuck::output(&mut Command::new(&program));
+        let alone = watchdog::output(&mut Command::new(&program));
         let mut vmaudit = Command::new(vmaudit());
         let command = vmaudit.args(["heap", "--as-root", "--report", "/dev/null", "--"]).arg(&program);
-        let under = stuck::output(command);
+        let under = watchdog::output(command);
         let said = String::from_utf8_lossy(&under.stderr);
         assert!(said.contains("counted by uprobes: ") && said.contains(why), "{said}");
         assert_eq!(under.status.code(), alone.status.code(), "{said}");

@@ -1,7 +1,7 @@
 //! `vmaudit run --heap`: one run says who mapped and who holds.
 
 use crate::support::report::{list, number};
-use crate::support::{program, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn report_of(arguments: &[&str]) -> Value {
     let file = folder.path().join("report.json");
     let mut command = Command::new(vmaudit());
     command.args(arguments).args(["--as-root", "-f", "json", "--report"]).arg(&file);
-    let output = stuck::output(command.arg("--").arg(program("heap_peak")));
+    let output = watchdog::output(command.arg("--").arg(program("heap_peak")));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&std::fs::read(file).expect("a report")).expect("JSON")
 }
@@ -38,7 +38,7 @@ fn one_run_has_both() {
     assert_ne!(findings[0]["category"], "vmaudit");
     assert_eq!(findings[findings.len() - 1]["category"], "vmaudit");
     assert!(rows.iter().all(|row| row["id"] != "app-mmap"), "the library's own calls");
-    // Stacks lead through the library, to whoever called malloc.
+    // Stacks lead through the library, to malloc's caller.
     let stacks = list(&both, "stacks");
     let through: Vec<&Value> = stacks
         .iter()
@@ -70,7 +70,7 @@ fn a_recording_has_both() {
     let recording = folder.path().join("rec");
     let run = report_of(&["run", "--heap", "-o", recording.to_str().expect("a path")]);
     let report = |options: &[&str]| {
-        let output = stuck::output(Command::new(vmaudit()).arg("report").args(options).arg(&recording));
+        let output = watchdog::output(Command::new(vmaudit()).arg("report").args(options).arg(&recording));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), said)
     };
@@ -94,7 +94,7 @@ fn a_recording_has_both() {
     let (code, _, said) = report(&["--by", "peak", "--at", "0.001"]);
     assert!(code == Some(2) && said.contains("are about mappings here"), "{said}");
     // Calls and addresses are there as ever.
-    let events = stuck::output(Command::new(vmaudit()).arg("events").arg(&recording));
+    let events = watchdog::output(Command::new(vmaudit()).arg("events").arg(&recording));
     assert!(events.status.success() && !events.stdout.is_empty());
 }
 
@@ -105,7 +105,7 @@ fn what_it_cannot_do_is_said_before_the_start() {
         (&["--heap=1"], 2, "leave --sample out"),
     ] {
         let mut command = Command::new(vmaudit());
-        let output = stuck::output(command.arg("run").args(arguments).args(["--", "/bin/false"]));
+        let output = watchdog::output(command.arg("run").args(arguments).args(["--", "/bin/false"]));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains(why), "{said}");

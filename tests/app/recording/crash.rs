@@ -29,8 +29,8 @@ impl Random {
     }
 }
 
-/// Reads lines in a thread, each handed on as it comes, until the end or until told to stop. Gives
-/// all of them.
+/// Reads lines in a thread, each handed on as it comes, until the end or a request to stop. Gives all of
+/// them.
 fn lines(
     pipe: impl Read + Send + 'static,
     tick: Sender<()>,
@@ -80,7 +80,7 @@ fn killed(recording: &Path, random: &mut Random) -> u64 {
     child.signal(libc::SIGKILL);
     let status = child.0.wait().expect("a child");
     assert!(!status.success(), "it had ended before");
-    // The target writes until nobody reads.
+    // The target writes until there is no reader.
     stop.store(true, Ordering::Relaxed);
     out.join().expect("the reader of the target's lines");
     let said = errors.join().expect("the reader of vmaudit's lines");

@@ -43,7 +43,7 @@ fn names(stacks: &StackTable) -> SymbolizedStacks {
     SymbolizedStacks { stacks: (0..stacks.len() as u32).map(StackId).map(of).collect() }
 }
 
-fn look() -> Observations {
+fn snapshot() -> Observations {
     let mapping = |n: u64| Mapping {
         range: AddrRange::from_len(Addr(n << 20), 4096),
         prot: Prot::RW,
@@ -111,7 +111,7 @@ fn record(path: &Path) {
     for id in 1..=EVENTS {
         recorder.event(&event(id), &stacks);
     }
-    recorder.snapshot(&look(), &stacks);
+    recorder.snapshot(&snapshot(), &stacks);
     recorder.names(&names(&stacks), &stacks);
     recorder.report_part("{\"schema\": 1}".into());
     for number in 1..4 {
@@ -139,13 +139,13 @@ fn read_all(path: &Path) -> Result<String, StoreError> {
     }
     text += &format!("{:?}\n", stacks.modules());
     for place in recording.heap_moments()? {
-        let told = std::cell::RefCell::new(Vec::new());
+        let reported = std::cell::RefCell::new(Vec::new());
         let mut each = |json: &[u8]| {
-            told.borrow_mut().push(String::from_utf8_lossy(json).into_owned());
+            reported.borrow_mut().push(String::from_utf8_lossy(json).into_owned());
             Ok(())
         };
         recording.heap_report(place, &mut each.clone(), &mut each)?;
-        text += &format!("{} {:?}\n", place.time_ns, told.into_inner());
+        text += &format!("{} {:?}\n", place.time_ns, reported.into_inner());
     }
     let mut each = |step: &Step| {
         text += &format!("{step:?}\n");
@@ -170,7 +170,7 @@ fn sample() -> Sample {
 }
 
 #[test]
-fn every_truncation_is_told() {
+fn every_truncation_is_reported() {
     let Sample { path, bytes, .. } = &sample();
     assert!(read_all(path).is_ok());
     let mut length = bytes.len() as u64;
@@ -187,31 +187,31 @@ fn every_truncation_is_told() {
 }
 
 #[test]
-fn a_flipped_byte_is_told_or_does_no_harm() {
+fn a_flipped_byte_is_reported_or_does_no_harm() {
     let Sample { path, bytes, .. } = &sample();
     let truth = read_all(path).expect("whole");
     let file = File::options().write(true).open(path).expect("opens");
-    let (mut told, mut harmless) = (0u32, 0u32);
-    // No divisor of the page size: all kinds of places in a page are met.
+    let (mut reported, mut harmless) = (0u32, 0u32);
+    // No divisor of the page size: all kinds of places in a page occur.
     for (n, at) in (0..bytes.len()).step_by(83).enumerate() {
         let flip = [0x01, 0x80, 0xff][n % 3];
         let place = at as u64;
         file.write_all_at(&[bytes[at] ^ flip], place).expect("written");
         match read_all(path) {
             Ok(text) if text == truth => harmless += 1,
-            Ok(_) => panic!("a byte at {at} flipped by {flip:#x} changes what is read, and nobody tells"),
+            Ok(_) => panic!("a byte at {at} flipped by {flip:#x} changes what is read, without an error"),
             Err(error) => {
                 assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
-                told += 1;
+                reported += 1;
             }
         }
         file.write_all_at(&bytes[at..=at], place).expect("written");
     }
-    assert!(told > 100, "{told} told, {harmless} harmless");
+    assert!(reported > 100, "{reported} reported, {harmless} harmless");
 }
 
 #[test]
-fn pages_of_noise_are_told() {
+fn pages_of_noise_are_reported() {
     let Sample { path, bytes, .. } = &sample();
     let truth = read_all(path).expect("whole");
     let mut state = 1u64;

@@ -1,5 +1,5 @@
-//! The queries of docs/recording.md, as they stand there, on a recording of redis-server under load;
-//! and its tables beside those of a recording.
+//! The queries of docs/recording.md, as written there, on a recording of redis-server under load; and its
+//! tables compared with those of a recording.
 
 use crate::support::redis::{REDIS, free_port, load_and_stop, redis_command, until_ready};
 use crate::support::{Guard, manifest_dir, run_command, skip, skip_without, skip_without_bpf};
@@ -66,11 +66,11 @@ fn each_query_of_the_document_gives_rows() {
     let unmapped = sqlite3(recording, "SELECT addr FROM call WHERE op = 'munmap' ORDER BY id LIMIT 1;");
     let queries = queries(&document());
     assert_eq!(queries.len(), 5);
-    let mut asked_for_address = 0;
+    let mut queries_with_address = 0;
     for query in queries {
         let lines = query.lines().map(|line| match line.strip_prefix(".parameter set :x ") {
             Some(_) => {
-                asked_for_address += 1;
+                queries_with_address += 1;
                 format!(".parameter set :x {}\n", unmapped[0])
             }
             None => format!("{line}\n"),
@@ -79,7 +79,7 @@ fn each_query_of_the_document_gives_rows() {
         assert!(!rows.is_empty(), "no rows: {query}");
         eprintln!("{} rows, the first: {}", rows.len(), rows[0].chars().take(100).collect::<String>());
     }
-    assert_eq!(asked_for_address, 1);
+    assert_eq!(queries_with_address, 1);
 }
 
 /// The numbers of the views are those of the report.

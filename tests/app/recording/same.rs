@@ -20,20 +20,20 @@ fn report(recording: &Path, options: &[&str]) -> Vec<u8> {
 }
 
 /// The line in which two reports differ first.
-fn first_difference(found: &[u8], wanted: &[u8]) -> String {
-    let (found, wanted) = (String::from_utf8_lossy(found), String::from_utf8_lossy(wanted));
-    let mut lines = found.lines().zip(wanted.lines()).enumerate();
+fn first_difference(found: &[u8], expected: &[u8]) -> String {
+    let (found, expected) = (String::from_utf8_lossy(found), String::from_utf8_lossy(expected));
+    let mut lines = found.lines().zip(expected.lines()).enumerate();
     match lines.find(|(_, (a, b))| a != b) {
         Some((n, (a, b))) => format!("line {}: {a:?} instead of {b:?}", n + 1),
-        None => format!("{} bytes instead of {}", found.len(), wanted.len()),
+        None => format!("{} bytes instead of {}", found.len(), expected.len()),
     }
 }
 
-fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
-    assert!(found == wanted, "{what}: {}", first_difference(found, wanted));
+fn assert_same(found: &[u8], expected: &[u8], what: &str) {
+    assert!(found == expected, "{what}: {}", first_difference(found, expected));
 }
 
-/// Compares everything that can be asked of `recording` with the live run's JSON report.
+/// Compares everything that can be queried of `recording` with the live run's JSON report.
 fn assert_equal_reports(recording: &Path, live: &Path) {
     let live = std::fs::read(live).expect("the live report");
     let model: vmaudit::report::Report = serde_json::from_slice(&live).expect("a report");

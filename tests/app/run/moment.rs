@@ -1,4 +1,4 @@
-//! Timelines, and moments of recordings, beside what the kernel showed at those moments.
+//! Timelines, and moments of recordings, compared with what the kernel showed at those moments.
 
 use crate::support::report::{list, number};
 use crate::support::{AuditReport, Guard, finished, run_command, skip_without, skip_without_bpf, vmaudit};
@@ -38,7 +38,7 @@ fn report_of(recording: &Path, options: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Reads away what was said until now: looks at what was before.
+/// Reads away what was said until now: snapshots of the time before.
 fn forget_said(said: &mut BufReader<ChildStderr>) {
     let waiting = said.buffer().len();
     said.consume(waiting);
@@ -53,7 +53,7 @@ fn forget_said(said: &mut BufReader<ChildStderr>) {
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }, 0);
 }
 
-/// Python does each phase and holds still until the next; meanwhile, vmaudit looks twice at least.
+/// Python does each phase and holds still until the next; meanwhile, vmaudit takes at least two snapshots.
 #[test]
 fn points_of_a_timeline_are_what_the_kernel_shows() {
     if skip_without_bpf("run_moment") || skip_without("run_moment", PYTHON) {
@@ -114,7 +114,7 @@ fn points_of_a_timeline_are_what_the_kernel_shows() {
     }
     assert!(timeline.iter().all(|p| number(p, "virt") <= number(&process["peak"], "virt")));
 
-    // The ledger, asked for the moments of snapshots while nothing happened, agrees with what they show.
+    // The ledger, at the moments of snapshots while nothing happened, agrees with what they show.
     let same = |three: &&[Value]| three.iter().all(|p| number(p, "virt") == number(&three[0], "virt"));
     let still: Vec<&Value> = timeline.windows(3).filter(same).map(|three| &three[1]).collect();
     for point in still.iter().step_by(still.len().div_ceil(12)) {
@@ -122,7 +122,7 @@ fn points_of_a_timeline_are_what_the_kernel_shows() {
         let then = report_of(&recording, &["--at", &at]);
         let then = AuditReport::parse(then.to_string().as_bytes());
         assert_eq!(number(&then.first()["totals"], "virt"), number(point, "virt"), "at {at}");
-        assert_eq!(then.first()["residency"], "none", "nobody looked at just that moment");
+        assert_eq!(then.first()["residency"], "none", "there is no snapshot of just that moment");
         assert_eq!(list(then.first(), "categories").len(), then_categories(point), "at {at}");
     }
     growth_adds_up(&recording, still[0], still[still.len() - 1]);
@@ -187,7 +187,7 @@ fn times_count_from_the_start_of_the_command() {
     let ended = number(last_call, "elapsed_ns")..=of(main, "exit").0 - zero;
     assert!(ended.contains(&wall_ns), "{wall_ns} is not in {ended:?}");
     let last = list(process, "timeline").last().expect("points");
-    assert_eq!(number(last, "t_ns"), wall_ns, "where it wanted to end, not when vmaudit let it");
+    assert_eq!(number(last, "t_ns"), wall_ns, "where it expected to end, not when vmaudit let it");
     let children: Vec<&Value> = list(&live.report().json, "processes").iter().skip(1).collect();
     assert_eq!(children.len(), 2);
     for child in children {
@@ -212,7 +212,7 @@ fn times_count_from_the_start_of_the_command() {
 
 /// A moment after the end is refused with the end that the report's head has, not with that of vmaudit's own work.
 #[test]
-fn a_moment_after_the_end_is_told_when_that_was() {
+fn a_moment_after_the_end_is_an_error_with_the_time_of_the_end() {
     if skip_without_bpf("run_moment_after_end") {
         return;
     }

@@ -283,7 +283,7 @@ fn odd_file_names() {
     let paths: Vec<&str> =
         regions.iter().filter_map(|r| r["path"].as_str()).filter(|p| p.contains(name)).collect();
     assert_eq!(paths.len(), 9, "{paths:?}");
-    // Not asked for: "back\\012slash". The kernel escapes the newline in maps, but not the backslash.
+    // Not among them: "back\\012slash". The kernel escapes the newline in maps, but not the backslash.
     for end in ["/a b  c", "/new\nline", "/looks (deleted)", "/[heap]", "/7f00-8000 r-xp", "/€"] {
         assert!(paths.iter().any(|p| p.ends_with(end)), "{end:?} is not in {paths:?}");
     }
@@ -334,10 +334,10 @@ fn an_interrupt_ends_the_run_with_a_report() {
     assert!(number(&process["totals"], "virt") > 1 << 20, "{}", process["totals"]);
 }
 
-/// What is let go without a look is known all the same, but for what was in memory.
+/// What is continued without a snapshot is known all the same, but for what was in memory.
 #[test]
-fn small_and_short_processes_are_not_looked_at() {
-    let name = "small_and_short_processes_are_not_looked_at";
+fn small_and_short_processes_are_not_examined() {
+    let name = "small_and_short_processes_are_not_examined";
     if skip_without_bpf(name) || skip_without(name, PYTHON) {
         return;
     }
@@ -371,10 +371,10 @@ fn small_and_short_processes_are_not_looked_at() {
     assert_eq!(spared["coverage"], seen["coverage"]);
 }
 
-/// No call tells that a stack has grown: such a process is looked at, however small and short.
+/// No call shows that a stack has grown: such a process is examined, however small and short.
 #[test]
-fn a_stack_that_has_grown_is_looked_at() {
-    let name = "a_stack_that_has_grown_is_looked_at";
+fn a_stack_that_has_grown_is_examined() {
+    let name = "a_stack_that_has_grown_is_examined";
     if skip_without_bpf(name) || skip_without(name, BASH) {
         return;
     }

@@ -1,5 +1,5 @@
-//! What somebody else claims: who is behind sudo, which container a process speaks for, where a library's
-//! functions are; and whose the files are that vmaudit writes. docs/security.md names these tests.
+//! Claims of others: the user behind sudo, the container of a process, where a library's functions are; and
+//! the owner of the files that vmaudit writes. docs/security.md names these tests.
 
 use crate::support::unprivileged::{Bench, NOBODY, finish, skip_without_root};
 use crate::support::{Guard, program, skip, skip_without_bpf, vmaudit};
@@ -109,7 +109,7 @@ fn reports_are_their_owners_alone() {
     assert!(text.starts_with('{') && text.trim_end().ends_with('}'), "{text}");
 }
 
-/// The kernel's side tells address spaces by where their mm_struct is.
+/// The BPF programs identify address spaces by the address of their mm_struct.
 #[test]
 fn a_recording_holds_no_address_of_the_kernels() {
     let name = "a_recording_holds_no_address_of_the_kernels";

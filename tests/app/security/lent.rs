@@ -1,6 +1,5 @@
-//! No privilege is lent: whoever may start a vmaudit whose file has capabilities gets nothing of a process
-//! that he could not look into himself, and no file that he could not open. docs/security.md names these
-//! tests.
+//! No privilege is lent: a user who may start a vmaudit whose file has capabilities gets nothing of a process
+//! that he could not inspect himself, and no file that he could not open. docs/security.md names these tests.
 
 use crate::support::container::Talk;
 use crate::support::report::list;
@@ -62,7 +61,7 @@ impl Secrets<'_> {
         format!("{} {} {calls}", program.display(), file.display())
     }
 
-    /// A shell of the user's that has the library mapped already, and does each line that it is told.
+    /// A shell of the user's that has the library mapped already, and executes each line that it gets.
     fn shell(&self) -> Talk {
         let script = "echo READY; while read line; do sh -c \"$line\" >&2; echo \"$line\"; done";
         let mut shell = as_nobody(&[]);
@@ -70,10 +69,10 @@ impl Secrets<'_> {
         Talk::start(shell.args(["sh", "-c", script])).expect("a shell")
     }
 
-    /// Both programs, told to a shell.
+    /// Both programs, started by a shell.
     fn run_both(&self, shell: &mut Talk) {
-        shell.tell(&self.line("ownprog", "own.txt", 3));
-        shell.tell(&self.line("suidprog", "root.txt", 3));
+        shell.send(&self.line("ownprog", "own.txt", 3));
+        shell.send(&self.line("suidprog", "root.txt", 3));
     }
 }
 
@@ -95,12 +94,12 @@ fn strings_of_a_setuid_program_are_not_to_be_had_by_a_description() {
     // Root sees both: so the way of trying is good.
     let (seen, said) = watch(Command::new(vmaudit()));
     assert!(seen.contains(OWN) && seen.contains(ROOTS), "{seen}{said}");
-    assert!(!said.contains("to look into"), "{said}");
+    assert!(!said.contains("may not be inspected"), "{said}");
 
     let (seen, said) = watch(bench.with(&[]));
     assert!(seen.contains(OWN), "{seen}{said}");
     assert!(!seen.contains(ROOTS) && !said.contains(ROOTS), "{seen}{said}");
-    assert!(said.contains(&format!("is not uid {NOBODY}'s to look into")), "{said}");
+    assert!(said.contains(&format!("may not be inspected by uid {NOBODY}")), "{said}");
 }
 
 /// As the above, with the real thing: root's password hash is an argument of crypt(3) in su(1).
@@ -131,7 +130,7 @@ fn the_hash_that_su_compares_is_not_to_be_had() {
         let mut shell = Talk::start(Command::new("unshare").args(["-m", "sh", "-c", &script])).ok()?;
         command.args(["heap", "-f", "json", "--allocator"]).arg(bench.path("crypt.toml"));
         command.args(["-p", &pid_of(&shell)]);
-        Some(while_watching(&mut command, |_| shell.tell("su")))
+        Some(while_watching(&mut command, |_| shell.send("su")))
     };
     let Some((seen, said)) = watch(Command::new(vmaudit())) else {
         return skip(name, "no mount namespace of its own");
@@ -155,7 +154,7 @@ fn calls_of_a_setuid_program_are_not_reported() {
         command.args(["events", "-f", "json", "--report"]).arg(&file).args(["-p", &pid_of(&shell)]);
         let (_, said) = while_watching(&mut command, |_| {
             secrets.run_both(&mut shell);
-            shell.tell(&secrets.line("ownprog", "own.txt", 3));
+            shell.send(&secrets.line("ownprog", "own.txt", 3));
         });
         let line = |line: &str| serde_json::from_str::<Value>(line).expect("JSON");
         let seen = fs::read_to_string(&file).expect("events");
@@ -170,7 +169,7 @@ fn calls_of_a_setuid_program_are_not_reported() {
     assert!(own > 0 && roots > 0, "{own} {roots} {said}");
     let (seen, none, said) = programs(bench.with(&[]));
     assert_eq!((seen, none), (own, 0), "{said}");
-    assert!(said.contains("to look into"), "{said}");
+    assert!(said.contains("may not be inspected"), "{said}");
 }
 
 #[test]
@@ -190,7 +189,7 @@ fn calls_of_other_users_are_not_counted() {
         (counts["calls"].as_u64(), counts["of"].as_str().unwrap_or_default().to_owned())
     };
     assert_eq!(count(Command::new(vmaudit())), (Some(12), "all processes".to_owned()));
-    let limited = format!("all processes that uid {NOBODY} may look into");
+    let limited = format!("all processes that uid {NOBODY} may inspect");
     assert_eq!(count(bench.with(&[])), (Some(5), limited));
 }
 
@@ -221,7 +220,7 @@ fn what_makes_itself_undumpable_is_not_seen_from_then_on() {
     assert!(said.contains("PR_SET_DUMPABLE"), "{said}");
 }
 
-/// Each way to look at a running process, and each kind of process that is not the user's to look into.
+/// Each way to examine a running process, and each kind of process that the user may not inspect.
 #[test]
 fn others_processes_are_refused_and_the_reason_is_said() {
     let name = "others_processes_are_refused_and_the_reason_is_said";
@@ -294,7 +293,7 @@ fn nothing_lent_is_effective_while_vmaudit_watches() {
                 u64::from_str_radix(line.trim(), 16).expect("hexadecimal")
             };
             assert_eq!(set("CapEff:"), 0, "{status}");
-            // What may be had again keeps the user from looking into vmaudit.
+            // What may be raised again keeps the user from inspecting vmaudit.
             assert_ne!(set("CapPrm:"), 0, "{status}");
         }
     };
@@ -357,7 +356,7 @@ fn the_users_own_command_is_audited_exactly() {
     report.assert_exact();
     assert_eq!(report.processes().len(), 3, "{said}");
     assert!(report.processes().iter().all(|process| !list(process, "regions").is_empty()));
-    assert!(!said.contains("to look into"), "{said}");
+    assert!(!said.contains("may not be inspected"), "{said}");
 
     let inside = ["unshare", "--user", "--map-root-user", "sh", "-c", "/bin/true; exit 4"];
     let tried = as_nobody(&[]).args(&inside[..3]).arg("true").stderr(Stdio::null()).status();
@@ -369,11 +368,11 @@ fn the_users_own_command_is_audited_exactly() {
     let report = bench.report("r.json");
     report.assert_exact();
     assert!(report.processes().iter().any(|process| process["comm"] == "true"), "{said}");
-    assert!(!said.contains("to look into"), "{said}");
+    assert!(!said.contains("may not be inspected"), "{said}");
 }
 
 /// A return probe replaces return addresses in every process that maps the file, and C++ exceptions cannot
-/// pass it: only where the kernel asks first (uprobe sessions), or for one process.
+/// pass it: only where the kernel checks first (uprobe sessions), or for one process.
 #[test]
 fn returns_in_others_processes_are_left_alone() {
     let name = "returns_in_others_processes_are_left_alone";

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 /// A child that waits for its standard input to end.
 struct Waiting(Child);
 
-/// Looks again and again, but not for ever.
+/// Polls, but not for ever.
 fn until(reached: impl Fn() -> bool) {
     for _ in 0..1_000_000 {
         if reached() {
@@ -175,7 +175,7 @@ fn a_process_whose_first_thread_has_exited() {
     assert!(number(&report.processes()[0]["totals"], "virt") > 3 * (64 << 20), "{}", stderr(&output));
 }
 
-/// An ordinary user: reads own processes, and is told what to do about others'.
+/// An ordinary user: reads own processes, and gets advice about others'.
 #[test]
 fn as_an_ordinary_user() {
     if !nix::unistd::geteuid().is_root() {

@@ -2,13 +2,13 @@
 
 use crate::support::container::Talk;
 use crate::support::report::number;
-use crate::support::{AuditReport, Guard, program, stuck, vmaudit};
+use crate::support::{AuditReport, Guard, program, vmaudit, watchdog};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use vmaudit::report::units::size;
 
 fn top(args: &[&str]) -> Output {
-    stuck::output(Command::new(vmaudit()).arg("top").args(args).stdin(Stdio::null()))
+    watchdog::output(Command::new(vmaudit()).arg("top").args(args).stdin(Stdio::null()))
 }
 
 fn text(output: &Output) -> String {
@@ -22,8 +22,8 @@ fn app() -> Talk {
 #[test]
 fn totals_and_categories_are_those_of_snapshot() {
     let mut app = app();
-    app.tell("m");
-    app.tell("t");
+    app.send("m");
+    app.send("t");
     app.client.signal(libc::SIGSTOP);
     let pid = app.client.0.id().to_string();
     let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
@@ -75,7 +75,7 @@ fn growth_shows_in_one_of_the_next_frames_and_a_signal_ends_it() {
     let mut next =
         || lines.by_ref().map(|line| line.expect("text")).find_map(|l| growth(&l).map(str::to_owned));
     assert_eq!(next().as_deref(), Some("0"));
-    app.tell("m");
+    app.send("m");
     while let Some(shown) = next() {
         if shown != "0" {
             assert_eq!(shown, "+3.0 MiB");
@@ -87,7 +87,7 @@ fn growth_shows_in_one_of_the_next_frames_and_a_signal_ends_it() {
 }
 
 #[test]
-fn as_many_frames_as_asked_for() {
+fn as_many_frames_as_requested() {
     let app = app();
     let shown = top(&["-b", "-n", "3", "-i", "0.05", "-p", &app.client.0.id().to_string()]);
     assert_eq!(shown.status.code(), Some(0));
@@ -131,7 +131,7 @@ fn odd_names_do_no_harm() {
 }
 
 #[test]
-fn it_ends_with_the_processes_that_were_asked_for() {
+fn it_ends_with_the_given_processes() {
     let app = app();
     let pid = app.client.0.id().to_string();
     let mut command = Command::new(vmaudit());

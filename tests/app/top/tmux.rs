@@ -50,12 +50,12 @@ fn a_list_is_sorted_filtered_and_opened() {
     assert!(!screen.contains("snapshot_thread"), "{screen}");
     terminal.press(&["Enter"]);
     terminal.shows(&[&format!("container_app · pid {}", pid(&small)), "growth 0", "program and libraries"]);
-    small.tell("m");
+    small.send("m");
     terminal.shows(&["growth +3.0 MiB", "+3.0 MiB"]);
     // Paused, what is shown stays, whatever keys draw.
     terminal.press(&["Space"]);
     terminal.shows(&["paused", "space go on"]);
-    small.tell("m");
+    small.send("m");
     terminal.press(&["h"]);
     terminal.shows(&["any key"]);
     terminal.press(&["h"]);
@@ -83,7 +83,7 @@ fn a_new_reservation_comes_with_its_stack() {
     let mut app = app();
     let Some(terminal) = start(test, (100, 30), &format!("-t -p {}", pid(&app))) else { return };
     terminal.shows(&["none since tracing began", "traced by bpf"]);
-    app.tell("m");
+    app.send("m");
     let screen = terminal.shows(&["reserve_inner < reserve_outer < main"]);
     let call = screen.lines().find(|line| line.contains("reserve_inner")).unwrap_or_default();
     assert!(call.contains("mmap") && call.contains("3.0 MiB") && call.contains("container_app"), "{call}");
@@ -107,7 +107,7 @@ fn a_new_reservation_comes_with_its_stack() {
     left_as_it_was_after_tracing(&terminal);
 }
 
-/// What tracing began with stands there, too.
+/// What tracing began with is there, too.
 fn left_as_it_was_after_tracing(terminal: &Terminal) {
     let screen = terminal.shows(&["was here before", "status 0"]);
     assert!(screen.contains("tracing container_app") && !screen.contains("VIRT"), "{screen}");
@@ -152,9 +152,9 @@ fn a_container_by_its_name_traced() {
     let Some((_engine, mut talk)) = container::start(test, &name, bare) else { return };
     let Some(terminal) = start(test, (120, 30), &format!("-t --container {name}")) else { return };
     terminal.shows(&[&format!("container {name} · podman"), "1 process", "PSS ", "worker"]);
-    talk.tell("f");
+    talk.send("f");
     terminal.shows(&["2 processes"]);
-    talk.tell("m");
+    talk.send("m");
     terminal.press(&["End", "Home", "Enter"]);
     // Whichever of the two is larger now.
     terminal.shows(&["worker · pid ", " inside)", "reserved by", "reserve_inner < reserve_outer"]);
@@ -187,7 +187,7 @@ fn any_size_and_a_signal_that_ends_it() {
         terminal.resize(size);
         terminal.until(|screen| {
             let lines: Vec<&str> = screen.lines().collect();
-            // the keys stand in the last line
+            // the keys are in the last line
             lines.len() == usize::from(size.1) && lines.last().is_some_and(|line| line.contains('q'))
         });
     }

@@ -175,7 +175,7 @@ fn names_that_hold_anything_pass_through_every_command() {
     let now = said(&["explain", "-p", &pid, address]);
     let diff = said(&["diff", &before, &rec]);
     let saved = said(&["diff", &smaps, &rec]);
-    // Whether the last word is the name's or the kernel's nobody can tell.
+    // Whether the last word is the name's or the kernel's is not known.
     let shown = "late \\n\u{fffd}\\u{1b}[31m";
     for (what, text, has_file) in [
         ("attach", &report, false),

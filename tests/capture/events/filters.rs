@@ -49,7 +49,7 @@ fn all() -> &'static [Value] {
 /// The filter gives exactly the events that satisfy the condition: some, but not all.
 fn check(options: &[&str], condition: impl Fn(&Value) -> bool) {
     let expected: Vec<&Value> = all().iter().filter(|event| condition(event)).collect();
-    assert!(!expected.is_empty() && expected.len() < all().len(), "{options:?} tells nothing");
+    assert!(!expected.is_empty() && expected.len() < all().len(), "{options:?} shows nothing");
     let found = events(options);
     let numbers = |events: &[&Value]| events.iter().map(|e| e["event"].as_u64()).collect::<Vec<_>>();
     assert_eq!(numbers(&found.iter().collect::<Vec<_>>()), numbers(&expected), "{options:?}");
@@ -186,7 +186,7 @@ fn text_has_the_same_events_and_every_stack() {
     let heads = text.lines().filter(|line| !line.trim_start().starts_with('>')).count();
     assert_eq!(heads, all().len());
     let frames: usize = all().iter().map(|e| e["stack"]["frames"].as_array().map_or(0, Vec::len)).sum();
-    // What a stack lacks stands in a line of its own, in brackets.
+    // What a stack lacks has a line of its own, in brackets.
     let is_frame = |line: &&str| line.starts_with("     > ") && !line.starts_with("     > (");
     assert_eq!(text.lines().filter(is_frame).count(), frames);
     assert!(!text.contains('\u{1b}'), "colours without a terminal");

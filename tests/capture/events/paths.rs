@@ -1,6 +1,6 @@
 //! Names of files in events are those of maps.
 
-use crate::support::{program, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn files_in_no_folder_have_their_names() {
     let file = folder.path().join("events");
     let mut command = Command::new(vmaudit());
     command.args(["events", "--as-root", "-f", "json", "--report"]).arg(&file).arg("--");
-    let output = stuck::output(command.arg(program("memfds")));
+    let output = watchdog::output(command.arg(program("memfds")));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).expect("text");
     let lines = printed.lines().filter_map(|line| line.split_once(' '));

@@ -40,7 +40,7 @@ fn the_leak_and_nothing_else() {
     }
     let mut service = service();
     let mut watching = Watching::of(service.program.0.id(), &["--interval", "0.2", "--leaks-only"]);
-    // What is asked for once, at the start, is no leak.
+    // What is requested once, at the start, is no leak.
     service.order("fill");
     let mut leaks = 0;
     let mut newest = Value::Null;
@@ -63,13 +63,13 @@ fn the_leak_and_nothing_else() {
 }
 
 #[test]
-fn growth_from_one_look_to_the_next() {
+fn growth_from_one_snapshot_to_the_next() {
     if skip_without_bpf("heap_leak") {
         return;
     }
     let mut service = service();
     let mut watching = Watching::of(service.program.0.id(), &["--interval", "0.2"]);
-    // Growth is told from the first snapshot on.
+    // Growth is measured from the first snapshot on.
     watching.next();
     for leaks in 1..=3 {
         service.order("leak");
@@ -80,7 +80,7 @@ fn growth_from_one_look_to_the_next() {
         let row = the_leak(&report);
         assert_eq!(number(row, "bytes"), leaks * LEAK);
         assert_eq!(number(row, "growth"), LEAK);
-        // Looks without an order between them.
+        // Snapshots without an order between them.
         watching.later();
         assert_eq!(the_leak(&watching.later())["growth"], 0);
     }

@@ -65,7 +65,7 @@ fn process(report: &Value, pid: u64) -> &Value {
     found.unwrap_or_else(|| panic!("no process {pid}"))
 }
 
-/// What the program's own functions ask for, and not libc for itself (threads, stdio, the loader).
+/// What the program's own functions request, and not libc for itself (threads, stdio, the loader).
 fn by_program(stack: &[&str], _: &str) -> bool {
     matches!(stack, ["main", ..] | ["strdup" | "__strdup" | "__GI___strdup", "main", ..] | ["obey", ..])
 }
@@ -86,7 +86,7 @@ fn assert_sums(report: &Value) {
 }
 
 #[test]
-fn a_program_that_knows_what_it_holds_is_told_the_same() {
+fn a_program_that_knows_what_it_holds_agrees_with_the_report() {
     if skip_without_bpf("heap_programs") {
         return;
     }
@@ -160,7 +160,7 @@ fn by_line(report: &Value, process: &Value) -> BTreeMap<(u64, u64), [u64; 3]> {
     lines
 }
 
-/// The number behind a word in what -v tells of the counters.
+/// The number behind a word in -v's counters.
 fn counter(heap: &Heap, name: &str) -> u64 {
     let said = String::from_utf8_lossy(&heap.output.stderr).into_owned();
     let rest = said.split(&format!("{name}: ")).last().unwrap_or_default().to_owned();
@@ -168,7 +168,8 @@ fn counter(heap: &Heap, name: &str) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("no {name} in {said}"))
 }
 
-/// Of 200,000 calls user space is told of few: those before it has taught the kernel their stacks.
+/// Of 200,000 calls few are sent to user space: those before their stacks' rules were published to the
+/// kernel.
 #[test]
 fn counted_in_the_kernel_few_calls_are_sent() {
     if skip_without_bpf("heap_programs") {
@@ -184,10 +185,10 @@ fn counted_in_the_kernel_few_calls_are_sent() {
     assert_sums(&heap.report);
 }
 
-/// Two libraries in turn at one place, with the same return addresses: what the kernel was taught of the
-/// first is void when that is unmapped.
+/// Two libraries alternating at one place, with the same return addresses: the first one's rules in the
+/// kernel are void when it is unmapped.
 #[test]
-fn counted_in_the_kernel_code_that_is_replaced_is_told_apart() {
+fn counted_in_the_kernel_code_that_is_replaced_is_distinguished() {
     if skip_without_bpf("heap_programs") {
         return;
     }

@@ -1,4 +1,4 @@
-//! A service that allocates 200,000 times a second lives on, and what is told of it is right.
+//! A service that allocates 200,000 times a second lives on, and its report is right.
 
 use crate::support::heap::{assert_sums, first, rows_of, sum};
 use crate::support::report::number;
@@ -31,12 +31,12 @@ fn two_hundred_thousand_allocations_a_second() {
     let (seen, lost) = (number(&report["events"], "seen"), number(&report["events"], "lost"));
     let doubts = &first(&report)["doubts"];
     println!(
-        "{} allocations a second (asked for: {RATE}), {seen} events, {lost} lost, {} without stack",
+        "{} allocations a second (requested: {RATE}), {seen} events, {lost} lost, {} without stack",
         calls * 1_000_000_000 / took_ns,
         number(&report, "without_stack"),
     );
-    // The kernel's side counts every call, whether or not it can be told: each allocation but the first
-    // of each slot comes after a free; libc and the loader have a few of their own.
+    // The BPF programs count every call, whether or not it can be sent: each allocation but the first of each
+    // slot comes after a free; libc and the loader have a few of their own.
     let expected = calls + calls - blocks;
     assert!((expected..expected + 1000).contains(&seen), "{seen}, and not {expected}");
     assert_eq!(number(doubts, "lost_events"), lost);
@@ -51,7 +51,7 @@ fn two_hundred_thousand_allocations_a_second() {
         assert_eq!(all("allocated_bytes"), bytes);
         assert_eq!((all("blocks"), all("bytes")), (blocks, held));
     } else {
-        // No more is missing than is told.
+        // No more is missing than is reported.
         let made = number(&first(&report)["totals"], "allocations");
         assert!(made <= calls + 1000 && made + lost >= calls, "{made} and {lost} lost, of {calls}");
     }

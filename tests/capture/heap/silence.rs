@@ -3,7 +3,7 @@
 
 use crate::support::heap::Obedient;
 use crate::support::report::{list, number};
-use crate::support::{program, program_by, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{program, program_by, skip, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ struct Quiet {
 fn output(options: &[&str], rest: &[&str], format: &str) -> Output {
     let mut command = Command::new(vmaudit());
     command.args(["heap", "--method", "uprobes", "-f", format]).args(options).args(rest).stdin(Stdio::null());
-    stuck::output(&mut command)
+    watchdog::output(&mut command)
 }
 
 fn watch(options: &[&str], rest: &[&str]) -> Quiet {
@@ -85,7 +85,7 @@ fn a_test_call_is_seen_by_each_way_of_probing() {
     for way in ["best", "multi", "single"] {
         let mut command = Command::new(vmaudit());
         command.args(["heap", "--method", "uprobes", "-v", "--"]).arg(program("never_allocates")).arg("x");
-        let output = stuck::output(command.env("VMAUDIT_UPROBES", way));
+        let output = watchdog::output(command.env("VMAUDIT_UPROBES", way));
         let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if said.contains("cannot be probed here") {
             skip("a_test_call_is_seen_by_each_way_of_probing", &format!("{way}: {said}"));
@@ -98,8 +98,8 @@ fn a_test_call_is_seen_by_each_way_of_probing() {
 }
 
 #[test]
-fn a_program_without_any_library_is_told_as_such() {
-    let name = "a_program_without_any_library_is_told_as_such";
+fn a_program_without_any_library_is_reported_as_such() {
+    let name = "a_program_without_any_library_is_reported_as_such";
     if skip_without_bpf(name) {
         return;
     }

@@ -243,17 +243,18 @@ fn inlined_calls_and_lines_as_addr2line_has_them() {
         let bench = bench(&path, start..end, FrameKind::InstructionPointer);
         let (out, notes) = symbolize(&bench, generous());
         assert!(notes.is_empty(), "{notes:?}");
-        for ((&id, &svma), wanted) in bench.ids.iter().zip(&bench.svmas).zip(addr2line(&path, &bench.svmas)) {
+        for ((&id, &svma), expected) in bench.ids.iter().zip(&bench.svmas).zip(addr2line(&path, &bench.svmas))
+        {
             let frames = out.frames(id);
             let names = frames.iter().map(|f| f.function.as_ref().unwrap().linkage.clone());
             // The symbol table knows the split-off part of a function by a name of its own.
             let names: Vec<_> = names.map(|n| n.trim_end_matches(".cold").to_owned()).collect();
             let places: Vec<_> = frames.iter().map(|f| short(&place_of(f))).collect();
-            let wanted_names: Vec<_> = wanted.iter().map(|w| w.0.clone()).collect();
+            let wanted_names: Vec<_> = expected.iter().map(|w| w.0.clone()).collect();
             assert_eq!(names, wanted_names, "{svma:#x}");
-            for (ours, theirs) in places.iter().zip(wanted.iter().map(|w| short(&w.1))) {
+            for (ours, theirs) in places.iter().zip(expected.iter().map(|w| short(&w.1))) {
                 // addr2line prints "?" for line 0, where no line is known.
-                assert!(*ours == theirs || theirs.ends_with(":?"), "{svma:#x}: {places:?} {wanted:?}");
+                assert!(*ours == theirs || theirs.ends_with(":?"), "{svma:#x}: {places:?} {expected:?}");
             }
             let inlined: Vec<_> = frames.iter().map(|f| f.inlined).collect();
             assert_eq!(inlined.iter().filter(|i| !**i).count(), 1);

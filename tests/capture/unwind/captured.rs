@@ -232,10 +232,10 @@ impl Namer {
 }
 
 /// The names contain `wanted` in this order, one directly after the other.
-pub fn assert_run(names: &[String], wanted: &[&str]) {
-    let wanted: Vec<String> = wanted.iter().map(|w| (*w).to_owned()).collect();
-    let found = names.windows(wanted.len()).any(|window| window == wanted);
-    assert!(found, "wanted {wanted:#?} in {names:#?}");
+pub fn assert_run(names: &[String], expected: &[&str]) {
+    let expected: Vec<String> = expected.iter().map(|w| (*w).to_owned()).collect();
+    let found = names.windows(expected.len()).any(|window| window == expected);
+    assert!(found, "expected {expected:#?} in {names:#?}");
 }
 
 pub fn assert_complete(stack: &Stack, names: &[String]) {

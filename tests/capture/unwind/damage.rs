@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// Gives the same damaged bytes for every file asked for.
+/// Gives the same damaged bytes for every requested file.
 struct Damaged(Vec<u8>);
 
 impl Opener for Damaged {

@@ -228,8 +228,8 @@ fn library_that_is_closed_and_deleted_later() {
     let before = unwinder.unwind(MM, &capture.stack());
     let names = Namer::default().names(&table, &before);
     assert_complete(&before, &names);
-    let wanted = ["plugin.so!plugin_hidden", "plugin.so!plugin_entry", "host!use_plugin", "host!main"];
-    assert_run(&names, &wanted);
+    let expected = ["plugin.so!plugin_hidden", "plugin.so!plugin_entry", "host!use_plugin", "host!main"];
+    assert_run(&names, &expected);
 
     program.answer();
     program.expect_wait();

@@ -17,7 +17,7 @@ fn musl_is_scanned_and_marked_as_guesses() {
         let stripped = dir.path().join("stripped/musl");
         std::fs::create_dir_all(stripped.parent().unwrap()).unwrap();
         run_tool(Command::new("strip").arg("-s").arg("-o").arg(&stripped).arg(&program));
-        for (mode, wanted) in [
+        for (mode, expected) in [
             ("malloc", ["musl!inner", "musl!outer", "musl!main"].as_slice()),
             ("qsort", &["musl!compare"]),
             ("qsort", &["musl!sorts", "musl!outer", "musl!main"]),
@@ -27,7 +27,7 @@ fn musl_is_scanned_and_marked_as_guesses() {
                 let mut namer = Namer::default();
                 namer.load(program, &dir.path().join("musl"));
                 let names = namer.names(&table, &stack);
-                assert_run(&names, wanted);
+                assert_run(&names, expected);
                 assert_eq!(stack.completeness, Completeness::Incomplete, "{flags}");
                 assert!(stack.frames.iter().any(|f| f.kind == FrameKind::Guess), "{flags}");
                 assert!(stack.frames.len() < 16, "{flags}: {names:#?}");

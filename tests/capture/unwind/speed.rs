@@ -12,7 +12,7 @@ use vmaudit::unwind::{SpaceState, Unwinder};
 
 type Framehop = UnwinderX86_64<Vec<u8>>;
 
-/// The directory has to live as long as the files in it are wanted.
+/// The directory has to live as long as the files in it are needed.
 fn capture() -> (Capture, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "gcc -O2 -fomit-frame-pointer unwind_steps.c", "steps");

@@ -34,7 +34,7 @@ fn lab(color: u32) -> [f64; 3] {
 }
 
 #[test]
-fn categories_are_told_apart_by_their_colours() {
+fn categories_are_distinguished_by_their_colours() {
     let all: Vec<&Category> = RULES.iter().flat_map(|rule| rule.categories()).chain([&UNKNOWN]).collect();
     for (at, category) in all.iter().enumerate() {
         let Category { id, color, .. } = **category;

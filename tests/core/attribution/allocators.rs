@@ -138,7 +138,7 @@ fn smaller_arenas_of_mimalloc_still_hold_what_is_touched() {
 }
 
 #[test]
-fn a_version_of_mimalloc_is_told_where_it_is_known() {
+fn a_version_of_mimalloc_is_reported_where_it_is_known() {
     let why = |library: &str| {
         let mut case = Case::new();
         case.vma((0x7f32_0000_0000, 0x7f32_0010_0000), "r-xp", library, Origin::Preexisting);
@@ -163,7 +163,7 @@ fn arenas_without_noreserve_are_glibcs_by_their_stack() {
     let stack =
         ["libc.so.6!__mmap", "libc.so.6@0x9f204", "libc.so.6@0x9f70c", "libc.so.6!malloc", "app!work"];
     assert_eq!(heap(&stack, 0x7f10_0400_0000), "glibc-arena");
-    // somebody's own reservation of that size
+    // the program's own reservation of that size
     assert_eq!(heap(&["libc.so.6!__mmap", "app@0x1000"], 0x7f10_0400_0000), "app-mmap");
 }
 
@@ -189,7 +189,7 @@ fn musls_mmap_is_the_programs_where_the_program_calls_it() {
 }
 
 #[test]
-fn a_lone_frame_of_the_c_library_tells_nobody() {
+fn a_lone_frame_of_the_c_library_is_no_caller() {
     let mut case = Case::new();
     case.completeness = Completeness::Incomplete;
     let stack = case.stack(&["libc.so.6@0x95f28"]);

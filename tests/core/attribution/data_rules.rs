@@ -186,15 +186,15 @@ fn without_a_rule_the_library_and_the_function_are_named() {
         let found = case.attribute();
         let finding = &found.findings[0];
         assert!(finding.why.starts_with(&format!("reserved by {expected}; ")), "{}", finding.why);
-        // whoever has no name cannot be asked for less
+        // a caller without a name gets no advice
         let named = stack[1].contains('!');
-        let asked = named.then(|| format!("ask for less in {expected}"));
-        assert_eq!(finding.fix.first().map(|fix| &fix.knob), asked.as_ref());
+        let advice = named.then(|| format!("ask for less in {expected}"));
+        assert_eq!(finding.fix.first().map(|fix| &fix.knob), advice.as_ref());
     }
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_told_with_its_line_and_what_is_allowed() {
+fn what_is_wrong_in_a_file_is_reported_with_its_line_and_what_is_allowed() {
     let cases = [
         ("id = \"foo.pool\"", "id = \"Foo\"", 3, "allowed is GROUP.NAME"),
         ("proven = \"a test\"", "proven = true", 8, "allowed are false, and the program"),

@@ -127,7 +127,7 @@ fn pthread_getattr_np_makes_an_arena_in_a_stripped_rust_program() {
 }
 
 #[test]
-fn merged_extent_and_arena_are_told_apart_by_origin() {
+fn merged_extent_and_arena_are_distinguished_by_origin() {
     let mut case = Case::new();
     let je = case.stack(&[
         "libc.so.6!__mmap",
@@ -240,7 +240,7 @@ fn without_history_a_stack_pointer_proves_a_stack() {
             ("thread-stack", "guard", "shape"),
             ("thread-stack", "thread stack", "shape"),
         ],
-        "nobody has looked whether a thread has left it"
+        "it was not checked whether a thread has left it"
     );
     assert_eq!(found.pieces[1].thread, Some(4001));
     case.observations.thread_blocks.searched = true;
@@ -275,8 +275,8 @@ fn stacks_of_several_sizes() {
     assert!(stacks.no_help.is_empty(), "{:?}", stacks.no_help);
 }
 
-/// Whoever calls pthread_create chose the size: C++ has a `std::thread`, too, and a library that a Rust thread
-/// calls may start threads of its own.
+/// The caller of pthread_create chose the size: C++ has a `std::thread`, too, and a library that a Rust
+/// thread calls may start threads of its own.
 #[test]
 fn who_starts_a_thread_chooses_its_stack() {
     const CREATE: [&str; 2] = ["libc.so.6!__mmap", "libc.so.6!pthread_create"];
@@ -336,12 +336,15 @@ fn a_thread_that_runs_on_a_fibre_is_not_dead() {
     case.observations.thread_blocks =
         ThreadBlocks { living: vec![(4001, Addr(AT + 0x8_0000))], ended: Vec::new(), searched: true };
     let found = case.attribute();
-    let told: Vec<_> = found.pieces.iter().map(|p| (p.category.id, p.part, p.thread)).collect();
+    let reported: Vec<_> = found.pieces.iter().map(|p| (p.category.id, p.part, p.thread)).collect();
     assert_eq!(
-        told[..2],
+        reported[..2],
         [("thread-stack", "guard", Some(4001)), ("thread-stack", "thread stack", Some(4001))]
     );
-    assert!(told[2..].iter().all(|(id, _, thread)| (*id, *thread) == ("fibre-stack", None)), "{told:?}");
+    assert!(
+        reported[2..].iter().all(|(id, _, thread)| (*id, *thread) == ("fibre-stack", None)),
+        "{reported:?}"
+    );
     let fibres = finding(&found, "fibre-stack");
     assert_eq!(fibres.title, "2 stacks of no thread");
     assert!(fibres.fix.is_empty() && fibres.no_help[0].knob.contains("stack_cache_size"));
@@ -598,7 +601,7 @@ fn merged_extents_of_a_loaded_jemalloc_need_no_alignment() {
     assert_eq!(found("/usr/lib/libother.so.2"), (0, 9 * MIB));
 }
 
-/// What OpenJDK 17 with a heap of 512 MiB shows to somebody who saw no call, between two arenas.
+/// What OpenJDK 17 with a heap of 512 MiB shows without any traced call, between two arenas.
 #[test]
 fn a_jvm_is_known_by_its_shape() {
     let found = |library: &str| {
@@ -735,9 +738,9 @@ fn names_of_allocators() {
     }
     let found = case.attribute();
     for (piece, (name, category, part)) in found.pieces.iter().zip(names) {
-        let told = (piece.category.id, piece.evidence.as_str(), piece.part);
-        assert_eq!((told.0, told.1), (category, "name"), "{name}");
-        assert!(category == "loader" || told.2 == part, "{name}: {}", told.2);
+        let reported = (piece.category.id, piece.evidence.as_str(), piece.part);
+        assert_eq!((reported.0, reported.1), (category, "name"), "{name}");
+        assert!(category == "loader" || reported.2 == part, "{name}: {}", reported.2);
     }
 }
 
@@ -762,7 +765,7 @@ fn retain_is_no_advice_near_max_map_count() {
     assert!(offered && wont.is_none());
     let (offered, wont) = advice(Some(250));
     assert!(!offered);
-    assert!(wont.is_some_and(|why| why.contains("101 of 250 now")), "the figures are told");
+    assert!(wont.is_some_and(|why| why.contains("101 of 250 now")), "the figures are reported");
     assert!(advice(None).0, "where the limit is not known");
 }
 

@@ -105,7 +105,7 @@ fn devices_by_their_files() {
 }
 
 #[test]
-fn a_gpus_reservation_is_told_by_the_library_that_asked_never_by_its_size() {
+fn a_gpus_reservation_is_recognised_by_the_requesting_library_never_by_its_size() {
     let tib = 1024 * 1024 * MIB;
     let reserve = |stack: &[&str]| {
         let mut case = Case::new();
@@ -223,7 +223,7 @@ fn hidden_guards_cut_merged_stacks() {
 }
 
 #[test]
-fn an_interceptor_is_not_who_asked() {
+fn an_interceptor_is_not_the_requesting_function() {
     let map = |stack: &[&str]| -> Attributed {
         let mut case = Case::new();
         let stack = case.stack(stack);

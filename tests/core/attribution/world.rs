@@ -1,4 +1,4 @@
-//! `attribution::world`, and rules that look at the process as a whole.
+//! `attribution::world`, and rules that examine the process as a whole.
 
 use crate::case::*;
 use vmaudit::attribution::world::World;
@@ -38,7 +38,7 @@ fn reservations_are_found_by_what_lies_in_them() {
             };
             let all = case.reconciled.origins.iter().enumerate();
             let expected: Vec<usize> = all.filter(|(_, r)| holds(&r.op, r.ret)).map(|(at, _)| at).collect();
-            let mut found: Vec<usize> = world.reservations_around(range).map(|(at, _)| at).collect();
+            let mut found: Vec<usize> = world.reservations_containing(range).map(|(at, _)| at).collect();
             found.sort_unstable();
             assert_eq!(found, expected, "{range:?}");
         }
@@ -57,7 +57,7 @@ fn the_bss_of_the_program_may_be_in_pieces() {
         case.vma(piece(n), "rw-p", "", Origin::Preexisting);
     }
     let found = case.attribute();
-    assert!(found.pieces.iter().all(|p| p.part != "bss"), "which is the program, only its heap tells");
+    assert!(found.pieces.iter().all(|p| p.part != "bss"), "which is the program, only its heap shows");
     case.vma(piece(70), "rw-p", "[heap]", Origin::Preexisting);
     let found = case.attribute();
     let of_loader: Vec<_> = found.pieces.iter().filter(|p| p.category.id == "loader").collect();
@@ -72,7 +72,7 @@ fn the_bss_of_the_program_may_be_in_pieces() {
 #[test]
 fn the_bss_of_a_library_ends_where_its_program_headers_say() {
     const AT: u64 = 0x7f00_0000_0000;
-    let told = |known: bool| {
+    let reported = |known: bool| {
         let mut case = Case::new();
         let mut vma = |from: u64, to: u64, perms: &str, name: &str| {
             case.vma((AT + from, AT + to), perms, name, Origin::Preexisting);
@@ -102,8 +102,8 @@ fn the_bss_of_a_library_ends_where_its_program_headers_say() {
         (0x20_2000, 0x20_3000, "loader", "header"),
         (0x20_3000, 0x20_5000, "loader", "header"),
     ];
-    assert_eq!(told(true), all);
-    assert!(told(false).iter().all(|piece| piece.2 == "unknown"), "{:x?}", told(false));
+    assert_eq!(reported(true), all);
+    assert!(reported(false).iter().all(|piece| piece.2 == "unknown"), "{:x?}", reported(false));
 }
 
 /// Regions of 1 GiB, reserved from the start on and opened from there to the end, in one piece or more.

@@ -95,7 +95,7 @@ fn free_alone_makes_an_arena() {
 }
 
 #[test]
-fn an_arena_beside_jemalloc() {
+fn an_arena_next_to_jemalloc() {
     let rows = [
         ("glibc-arena", 65_536, 1),
         MAIN_HEAP,
@@ -190,7 +190,7 @@ fn static_programs_by_the_shape_of_their_calls() {
     let found = check(("arenas-glibc-static-stripped", "threads-up"), 148_556, &rows);
     assert_eq!(evidence(&found, "glibc-arena"), ["shape"]);
     assert_eq!(figures(&snapshot_only("arenas-glibc-static-stripped", "threads-up", &[])), rows);
-    // with names, the page of TLS by brk is told apart
+    // with names, the page of TLS by brk is distinguished
     let rows = [rows[0], MAIN_HEAP, KERNEL, ("loader", 796, 3), MAIN_STACK, rows[5]];
     check(("arenas-glibc-static", "threads-up"), 148_556, &rows);
 }
@@ -212,8 +212,8 @@ fn virt(found: &Attributed, category: &str) -> u64 {
     figures(found).iter().find(|row| row.0 == category).map_or(0, |row| row.1)
 }
 
-/// An extent of jemalloc's right below an arena is one VMA with it. The arena's header, or without it
-/// the end of the reserved part, tells where one ends; jemalloc's strings in the file, whose it is.
+/// An extent of jemalloc's right below an arena is one VMA with it. The arena's header, or without it the end
+/// of the reserved part, shows where one ends; jemalloc's strings in the file show its owner.
 #[test]
 fn jemalloc_merged_with_an_arena() {
     let arenas = [0x7f0f_e800_0000, 0x7f0f_ec00_0000, 0x7f0f_f000_0000, 0x7f0f_f800_0000];
@@ -224,7 +224,7 @@ fn jemalloc_merged_with_an_arena() {
         assert_eq!(virt(&found, "jemalloc"), 262_144 + 18_432 + 8192);
         assert_eq!(virt(&found, "thread-stack"), 4 * 2052 + 12, "and a signal stack");
     }
-    // nothing tells that it is jemalloc's: nobody claims it
+    // nothing shows that it is jemalloc's: no rule claims it
     let found = snapshot_only("fgrs-je", "large", &[]);
     assert_eq!((virt(&found, "glibc-arena"), virt(&found, "jemalloc")), (4 * 65_536, 0));
     assert!(virt(&found, "unknown") >= 262_144);

@@ -239,7 +239,7 @@ pub fn figures(found: &Attributed) -> Vec<(&'static str, u64, u64)> {
     rows
 }
 
-/// A traced capture's rows as smaps alone shows them: how long a library's bss is, only its file tells.
+/// A traced capture's rows as smaps alone shows them: only its file shows how long a library's bss is.
 pub fn without_bss(rows: &[(&'static str, u64, u64)], kib: u64) -> Vec<(&'static str, u64, u64)> {
     let shorter = |&(id, virt, pieces)| match id {
         "loader" => (id, virt - kib, pieces - 1),

@@ -9,7 +9,7 @@ type Row = (&'static str, u64, u64);
 const KERNEL: Row = ("kernel", 32, 3);
 const MAIN_HEAP: Row = ("glibc-main-heap", 132, 1);
 const MAIN_STACK: Row = ("main-stack", 132, 1);
-/// The C library's: how long a bss is, only the file tells.
+/// The C library's: only the file shows how long a bss is.
 const BSS: Row = ("unknown", 52, 1);
 
 /// The snapshot, whose categories are these, and all of it.
@@ -127,8 +127,8 @@ fn stacks_by_guards_flags_and_size() {
     assert!(finding(&openmp, "thread-stack").why.contains("libgomp is loaded"));
 }
 
-/// One program's own mappings, merged and split, are nobody else's; a guard inside a mapping makes a
-/// stack of it; a page in the way of brk is no heap.
+/// One program's own mappings, merged and split, are its own; a guard inside a mapping makes a stack of it; a
+/// page in the way of brk is no heap.
 #[test]
 fn the_kernels_merging_and_splitting_misleads_nobody() {
     let rows = [KERNEL, ("loader", 2128, 5), MAIN_STACK, ("unknown", 9152 + BSS.1, 11)];

@@ -1,4 +1,4 @@
-//! Arenas read from memory that is made up here, with figures that a plain look at each byte gives.
+//! Arenas read from memory that is made up here, with figures computed byte by byte.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -83,7 +83,7 @@ impl Made {
             before_is_free = kind == Kind::Free;
         }
         put(&mut heap, top.0 + 8 - HEAP, (end - top.0) | u64::from(!before_is_free));
-        let of = |wanted: Kind| chunks.iter().filter(move |each| each.1 == wanted).map(|each| each.0.0);
+        let of = |expected: Kind| chunks.iter().filter(move |each| each.1 == expected).map(|each| each.0.0);
         let fast = self.link(&mut heap, of(Kind::Fast), 0);
         let first = self.link(&mut heap, of(Kind::Cached), 16);
         let index = (0x110 - 32) / 16;
@@ -153,7 +153,7 @@ impl Process {
             mapping(HEAP, self.heap.len(), "[heap]", None),
             mapping(LIBC, self.libc.len(), "/usr/lib/x86_64-linux-gnu/libc.so.6", Some(7)),
         ];
-        let around = Surroundings {
+        let process = Surroundings {
             mappings: &mappings,
             residency: &self.residency,
             exe: b"/bin/made",
@@ -169,7 +169,7 @@ impl Process {
             from.map(|from| into.copy_from_slice(from)).is_some()
         };
         let (_, read) = arena_readers().find(|(name, _)| *name == "glibc").expect("its reader");
-        read(&around, &mut memory)
+        read(&process, &mut memory)
     }
 
     fn sum(&self, kinds: &[Kind]) -> u64 {
@@ -281,7 +281,7 @@ proptest! {
             put(bytes, at, word);
         }
         let blocks: Vec<KnownBlock> =
-            process.chunks.iter().map(|each| KnownBlock { at: Addr(each.0.0 + 16), asked: 24, holder: 0 }).collect();
+            process.chunks.iter().map(|each| KnownBlock { at: Addr(each.0.0 + 16), requested: 24, holder: 0 }).collect();
         let read = process.read(&blocks);
         for arena in &read.arenas {
             prop_assert!(arena.read <= process.heap.len() as u64);
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn a_header_that_makes_no_sense_ends_the_walk_and_is_told() {
+fn a_header_that_makes_no_sense_ends_the_walk_and_is_reported() {
     let chunks = vec![(Kind::Held, 0x100); 200];
     let made = Made { layout: LAYOUTS[0], lead: 0, chunks, resident: Vec::new() };
     let mut process = made.process();
@@ -329,10 +329,10 @@ fn who_holds_pages_that_are_nearly_empty() {
     let process = made.process();
     let held = process.chunks.iter().skip(1).filter(|each| each.1 == Kind::Held);
     let blocks: Vec<KnownBlock> =
-        held.map(|each| KnownBlock { at: Addr(each.0.0 + 16), asked: 0xf0, holder: 3 }).collect();
+        held.map(|each| KnownBlock { at: Addr(each.0.0 + 16), requested: 0xf0, holder: 3 }).collect();
     let read = process.read(&blocks);
     let arena = only(&read);
-    assert_eq!((arena.known.blocks, arena.known.asked, arena.known.rounding), (10, 0xf0 * 10, 80));
+    assert_eq!((arena.known.blocks, arena.known.requested, arena.known.rounding), (10, 0xf0 * 10, 80));
     let [holder] = read.holders[..] else { panic!("{:?}", read.holders) };
     assert_eq!((holder.holder, holder.blocks, holder.pages), (3, 10, 10));
     // The cache itself is on the first block's page.

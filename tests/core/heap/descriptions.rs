@@ -112,12 +112,12 @@ fn everything_that_can_be_said() {
     );
     assert_eq!(kind("pool_destroy"), FunctionKind::DeleteContext { context: arg(1), covers: Covers::Tree });
     assert_eq!(kind("pool_adopt"), FunctionKind::MoveContext { context: arg(2), parent: arg(1) });
-    assert!(pool.looks_into("libpool.so.3") && !pool.looks_into("libc.so.6"));
+    assert!(pool.searches("libpool.so.3") && !pool.searches("libc.so.6"));
 }
 
 /// What a file with one thing changed is refused with: the line, and words of the reason.
 #[test]
-fn mistakes_are_told_with_their_line_and_what_is_allowed() {
+fn mistakes_are_reported_with_their_line_and_what_is_allowed() {
     let cases = [
         ("name = \"pool\"", "nam = \"pool\"", 2, "unknown field `nam`"),
         ("name = \"pool\"", "name = \"my pool\"", 2, "letters, digits"),
@@ -199,5 +199,5 @@ fn the_functions_that_people_use_are_there() {
     let size = Size::One(ValueSource::Entry(Value::Argument(1)));
     let expected = FunctionKind::Allocate { size, pointer: ValueSource::Returned, context };
     assert_eq!(postgres.function("palloc0").map(|f| &f.kind), Some(&expected));
-    assert!(postgres.looks_into("postgres") && !postgres.looks_into("libc.so.6"));
+    assert!(postgres.searches("postgres") && !postgres.searches("libc.so.6"));
 }

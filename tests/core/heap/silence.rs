@@ -78,7 +78,7 @@ fn who_never_allocates_is_no_failure() {
     let nothing = why(&quiet, &watched(TestCall::NotMade, &[]));
     assert_eq!((nothing.reason.as_str(), is_failure(&nothing)), ("no-function", false));
     assert!(nothing.why.contains("(libc, jemalloc)"), "{nothing:?}");
-    // What it had before, and what nobody asked about, is no proof.
+    // What it had before, and what was not requested, is no proof.
     let before = HeapProcess { attached: true, ..with_heap("jemalloc", 1 << 20) };
     assert!(!is_failure(&why(&before, &watched(TestCall::Seen, LIBC))));
     assert!(!is_failure(&why(&with_heap("mimalloc", 1 << 20), &watched(TestCall::Seen, LIBC))));

@@ -65,7 +65,7 @@ fn points_come_back_where_they_were() {
 }
 
 #[test]
-fn the_newest_point_goes_with_its_look() {
+fn the_newest_point_goes_with_its_snapshot() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
     let mut recorder = recorder(&path);
@@ -73,7 +73,7 @@ fn the_newest_point_goes_with_its_look() {
         recorder.step(&step, &StackTable::default());
     }
     recorder.discard_snapshot(7);
-    // A process that was never looked at.
+    // A process that was never examined.
     recorder.discard_snapshot(99);
     recorder.step(&step(7, 2), &StackTable::default());
     recorder.discard_snapshot(8);

@@ -287,20 +287,20 @@ fn every_step_comes_back() {
     let refuse = |part: &[u8]| if part.is_empty() { Err("no JSON".to_owned()) } else { Ok(()) };
     let error = recording.report(&mut { refuse }).expect_err("refused").to_string();
     assert!(error.ends_with("damaged: part 3 of the report: no JSON"), "{error}");
-    let (found, wanted) = (read(&recording), steps());
-    for (found, wanted) in found.iter().zip(&wanted) {
-        assert_eq!(found, wanted);
+    let (found, expected) = (read(&recording), steps());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
     }
-    assert_eq!(found.len(), wanted.len());
-    let (found, wanted) = (recording.stacks().expect("stacks"), stacks());
-    assert_eq!((found.modules(), found.frames(), found.len()), (wanted.modules(), wanted.frames(), 3));
+    assert_eq!(found.len(), expected.len());
+    let (found, expected) = (recording.stacks().expect("stacks"), stacks());
+    assert_eq!((found.modules(), found.frames(), found.len()), (expected.modules(), expected.frames(), 3));
     for id in (0..3).map(StackId) {
-        assert_eq!(found.stack(id), wanted.stack(id));
+        assert_eq!(found.stack(id), expected.stack(id));
     }
 }
 
 #[test]
-fn the_steps_stop_where_they_are_told() {
+fn the_steps_stop_on_request() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
     record(&path, &steps()).finish(&Facts::default()).expect("written");
@@ -315,12 +315,12 @@ fn the_steps_stop_where_they_are_told() {
 }
 
 #[test]
-fn only_the_newest_look_at_a_process_is_kept() {
+fn only_the_newest_snapshot_of_a_process_is_kept() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
-    let look = |pid, source| Step::Snapshot(observations(pid, source));
-    let (old, new) = (look(8, ResidencySource::None), look(8, ResidencySource::Pagemap));
-    let gone = look(10, ResidencySource::Pagemap);
+    let snapshot = |pid, source| Step::Snapshot(observations(pid, source));
+    let (old, new) = (snapshot(8, ResidencySource::None), snapshot(8, ResidencySource::Pagemap));
+    let gone = snapshot(10, ResidencySource::Pagemap);
     let call = |id| Step::Event(event(id, VmOp::Rename));
     let all = [call(1), old, call(2), new.clone(), gone, call(3)];
     let mut recorder = record(&path, &all);
@@ -414,7 +414,7 @@ fn a_recording_that_was_not_finished_opens() {
 }
 
 #[test]
-fn an_older_recording_is_kept_beside() {
+fn an_older_recording_is_kept_under_another_name() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
     for n in 1..=3u64 {

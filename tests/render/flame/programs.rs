@@ -21,7 +21,7 @@ fn sum(folded: &str) -> u64 {
     folded.lines().map(|line| line.rsplit(' ').next().expect("a value").parse::<u64>().expect("bytes")).sum()
 }
 
-/// One run, all formats: they have the totals of the JSON report, and name the function that asked.
+/// One run, all formats: they have the totals of the JSON report, and name the requesting function.
 #[test]
 fn all_formats_of_a_run_add_up_to_its_report() {
     const TEST: &str = "all_formats_of_a_run_add_up_to_its_report";
@@ -75,11 +75,12 @@ fn pprof_reads(test: &str, profile: &str, unused: u64) {
     let Ok(output) = pprof.output() else {
         return skip(test, "the rest of it: go is not installed (apt-get install golang-go)");
     };
-    let (shown, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let (shown, reported) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{reported}");
     assert!(
         shown.contains("Type: unused") && shown.contains(&format!("of {unused}B total")),
-        "{shown}{told}"
+        "{shown}{reported}"
     );
     assert!(shown.contains(" main\n"), "{shown}");
 }
@@ -130,14 +131,14 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (vec!["run", "-f", "json", "--lines", "--", "/nonexistent"], "--lines means nothing with -f json"),
     ] {
         let output = run(&args);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
-        assert!(told.contains(words) && output.stdout.is_empty(), "{args:?}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {reported}");
+        assert!(reported.contains(words) && output.stdout.is_empty(), "{args:?}: {reported}");
     }
     let output = run(&["snapshot", "--smaps", maps, "-f", "folded"]);
     assert!(output.status.success());
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("stacks are as wide as their VIRT"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(reported.contains("stacks are as wide as their VIRT"), "{reported}");
 }
 
 #[test]

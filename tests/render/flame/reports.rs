@@ -93,7 +93,7 @@ fn process(pid: i32, pieces: &[Piece]) -> Process {
     }
 }
 
-/// `build` tells the builds of its modules apart.
+/// `build` distinguishes the builds of its modules.
 pub fn random_report(processes: &[Vec<Piece>], first_pid: i32, build: u8) -> Report {
     let frame = |module: &str, offset: u64| Frame {
         module: module.to_owned(),

@@ -41,7 +41,7 @@ fn column_sums<const N: usize>(folded: &str) -> [u64; N] {
             rest = head;
         }
         assert!(!rest.starts_with('#') && rest.split(';').all(|frame| !frame.trim().is_empty()), "{line}");
-        // a tool that looks for a second column finds none
+        // a tool that searches for a second column finds none
         let last = rest.rsplit_once(' ').map_or("", |(_, word)| word);
         assert!(!last.bytes().all(|b| b.is_ascii_digit()) || last.is_empty(), "{line}");
     }
@@ -50,13 +50,13 @@ fn column_sums<const N: usize>(folded: &str) -> [u64; N] {
 
 fn check(report: &Report) {
     for (width, of) in WIDTHS {
-        let wanted = total(report, width, of);
+        let expected = total(report, width, of);
         for how in [
             options(width),
             FlameOptions { reverse: true, threads: true, ..options(width) },
             FlameOptions { inverted: true, lines: true, ..options(width) },
         ] {
-            assert_eq!(column_sums::<1>(&to_folded(report, how)), [wanted], "{how:?}");
+            assert_eq!(column_sums::<1>(&to_folded(report, how)), [expected], "{how:?}");
             match to_svg(report, how) {
                 Ok(svg) => {
                     let titles = titles(&svg);
@@ -67,7 +67,7 @@ fn check(report: &Report) {
                         "a box that was not painted"
                     );
                 }
-                Err(error) => assert_eq!(wanted, 0, "{error}"),
+                Err(error) => assert_eq!(expected, 0, "{error}"),
             }
         }
     }
@@ -78,8 +78,8 @@ fn check_profile(report: &Report) {
     let Decoded { profile, types } = decode(&to_pprof(report, Width::Unused).expect("in memory"));
     let known = report.processes.iter().any(|p| p.residency != "none");
     let all = ["virt", "writable", "rss", "unused", "swap", "regions"];
-    let wanted: Vec<&str> = if known { all.to_vec() } else { vec!["virt", "writable", "regions"] };
-    assert_eq!(types, wanted);
+    let expected: Vec<&str> = if known { all.to_vec() } else { vec!["virt", "writable", "regions"] };
+    assert_eq!(types, expected);
     let mut by_category: BTreeMap<(String, String), Vec<i64>> = BTreeMap::new();
     for sample in &profile.sample {
         let label = |key: &str| {
@@ -96,7 +96,7 @@ fn check_profile(report: &Report) {
             for id in CATEGORIES {
                 let regions: Vec<_> = process.regions.iter().filter(|r| r.category == id).collect();
                 let things: std::collections::HashSet<u64> = regions.iter().map(|r| r.instance).collect();
-                let wanted: u64 = match name.as_str() {
+                let expected: u64 = match name.as_str() {
                     "virt" => regions.iter().map(|r| r.virt).sum(),
                     "writable" => regions.iter().filter(|r| r.prot.contains('w')).map(|r| r.virt).sum(),
                     "rss" => regions.iter().map(|r| r.rss).sum(),
@@ -105,7 +105,7 @@ fn check_profile(report: &Report) {
                     _ => things.len() as u64,
                 };
                 let found = by_category.get(&(process.pid.to_string(), id.to_owned()));
-                assert_eq!(found.map_or(0, |sums| sums[at]), wanted as i64, "{name} of {id}");
+                assert_eq!(found.map_or(0, |sums| sums[at]), expected as i64, "{name} of {id}");
             }
         }
     }
@@ -171,7 +171,7 @@ fn check_profile_total(report: &Report) {
     for (at, name) in types.iter().enumerate() {
         let sum: i64 = profile.sample.iter().map(|sample| sample.value[at]).sum();
         let totals = report.processes[0].totals;
-        let wanted = match name.as_str() {
+        let expected = match name.as_str() {
             "virt" => totals.virt,
             "writable" => totals.writable,
             "rss" => totals.rss,
@@ -179,7 +179,7 @@ fn check_profile_total(report: &Report) {
             "swap" => totals.swap,
             _ => report.processes[0].categories.iter().map(|row| row.regions).sum(),
         };
-        assert_eq!(sum, wanted as i64, "{name}");
+        assert_eq!(sum, expected as i64, "{name}");
     }
 }
 
@@ -208,7 +208,7 @@ fn what_has_no_stack_says_why() {
     assert!(folded.contains(";[arena reserved part]"), "{folded}");
     report.backend = "snapshot".into();
     let folded = to_folded(&report, options(Width::Virt));
-    assert_eq!(folded.lines().count(), 1, "nothing is said of calls where none was looked for: {folded}");
+    assert_eq!(folded.lines().count(), 1, "nothing is said of calls where none was traced: {folded}");
 }
 
 #[test]
@@ -222,8 +222,9 @@ fn reversed_stacks_begin_with_what_it_is() {
     let (straight, reversed) = (frames(&straight), frames(&reversed));
     let what = straight.len() - 2;
     assert!(what > 2, "{straight:?}");
-    let wanted: Vec<String> = straight[what..].iter().chain(straight[..what].iter().rev()).cloned().collect();
-    assert_eq!(reversed, wanted);
+    let expected: Vec<String> =
+        straight[what..].iter().chain(straight[..what].iter().rev()).cloned().collect();
+    assert_eq!(reversed, expected);
 }
 
 #[test]

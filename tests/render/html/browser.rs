@@ -92,8 +92,8 @@ fn neither_network_nor_other_scripts() {
 }
 
 #[test]
-fn a_region_is_found_and_its_life_told() {
-    let Some(mut page) = opened("a_region_is_found_and_its_life_told", &two_processes()) else { return };
+fn a_region_is_found_and_its_life_printed() {
+    let Some(mut page) = opened("a_region_is_found_and_its_life_printed", &two_processes()) else { return };
     let b = &mut page.browser;
     assert_eq!(b.number(ROWS), 5);
     assert!(b.text("#rows-line").contains("5 regions · VIRT 101.0 MiB · RSS 10.1 MiB"));
@@ -205,7 +205,7 @@ fn the_flame_graph_has_four_widths_and_two_directions() {
     let root =
         "Math.round(document.querySelector('#flame-graph [role=treeitem]').getBoundingClientRect().width)";
     let arena = width("load_config");
-    assert!(b.text("#flame-line").contains("Unused 90.9 MiB"), "what is asked for first");
+    assert!(b.text("#flame-line").contains("Unused 90.9 MiB"), "what is requested first");
     b.click("#flame [data-value=virt]");
     let [all, part] = [b.number(root), b.number(&arena)];
     assert!((part * 101 - all * 64).abs() < all, "64 of 101 MiB: {part} of {all}");
@@ -240,7 +240,7 @@ fn the_flame_graph_has_four_widths_and_two_directions() {
 }
 
 #[test]
-fn the_timeline_shows_looks_calls_and_the_peak() {
+fn the_timeline_shows_snapshots_calls_and_the_peak() {
     let Some(mut page) = opened("the_timeline", &two_processes()) else { return };
     let b = &mut page.browser;
     assert_eq!(b.number("document.querySelectorAll('#chart .area').length"), 2);
@@ -398,7 +398,7 @@ fn hostile_arenas() -> Fragmentation {
     }
 }
 
-/// A heap whose names want to break out of the page.
+/// A heap whose names try to break out of the page.
 fn hostile_heap() -> HeapReport {
     let frame = |name: &str| Frame {
         module: "program".to_owned(),

@@ -56,19 +56,19 @@ fn a_snapshot_says_what_its_json_says() {
     assert_eq!((html.status.code(), json.status.code()), (Some(0), Some(0)));
     let page = data(&String::from_utf8(html.stdout).expect("UTF-8"));
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
-    let (shown, told) = (&page["processes"][0], &json["processes"][0]);
+    let (shown, reported) = (&page["processes"][0], &json["processes"][0]);
     for field in ["pid", "totals", "categories", "cmdline", "residency"] {
-        assert_eq!(shown[field], told[field], "{field}");
+        assert_eq!(shown[field], reported[field], "{field}");
     }
     let address = |text: &Value| u64::from_str_radix(&text.as_str().unwrap()[2..], 16).unwrap();
-    let told: Vec<(u64, u64, u64)> = told["regions"]
+    let reported: Vec<(u64, u64, u64)> = reported["regions"]
         .as_array()
         .unwrap()
         .iter()
         .map(|r| (address(&r["start"]), address(&r["end"]), r["rss"].as_u64().unwrap()))
         .collect();
-    assert!(told.len() > 300);
-    assert_eq!(regions(shown), told);
+    assert!(reported.len() > 300);
+    assert_eq!(regions(shown), reported);
 }
 
 #[test]

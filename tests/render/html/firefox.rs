@@ -1,4 +1,5 @@
-//! The HTML report in a real Firefox: what tests/render/html/browser.rs asks of Chromium in detail, in short.
+//! The HTML report in a real Firefox: what tests/render/html/browser.rs checks in Chromium in detail, in
+//! short.
 
 use super::driver::firefox::{Firefox, firefox};
 use super::driver::sample::{many_regions, two_processes};

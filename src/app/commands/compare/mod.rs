@@ -70,13 +70,13 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// A B, B A, A B …: neither side always comes first, so a machine that slows down or warms up
-    /// during the runs does not look like an effect.
+    /// A B, B A, A B …: neither side always comes first, so a machine that slows down or warms up during the
+    /// runs is not mistaken for an effect.
     fn all(&mut self) -> Result<(), AppError> {
-        let asked = Plan::of_arguments(self.args);
+        let plan = Plan::of_arguments(self.args);
         // with --advice, what the command line says holds for all that is tried
         match self.args.advice {
-            true => self.add(asked, None),
+            true => self.add(plan, None),
             false => self.add(Plan::as_it_is(), None),
         }
         if let Some(base) = self.results.first_mut().filter(|base| base.label.is_empty()) {

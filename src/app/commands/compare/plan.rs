@@ -19,7 +19,7 @@ impl Plan {
         Plan::default()
     }
 
-    /// The change that the command line asks for.
+    /// The change that the command line requests.
     pub fn of_arguments(args: &CompareArgs) -> Plan {
         let text = |word: &OsString| word.to_string_lossy().into_owned();
         let environment = args.change.environment();

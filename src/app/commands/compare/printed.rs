@@ -1,4 +1,4 @@
-//! Reads what a command prints while it runs, and keeps only what tells it from another run's.
+//! Reads what a command prints while it runs, and keeps only what distinguishes it from another run's.
 
 use crate::compare::output::{Output, Printed};
 use std::io::{self, PipeReader, Read};
@@ -12,7 +12,7 @@ const CHUNK: usize = 64 << 10;
 /// The reader of one run's standard output.
 pub struct Reader(Receiver<Output>);
 
-/// Where the command has to print to, and who reads it.
+/// The pipe that the command prints to, and its reader.
 ///
 /// # Errors
 /// When there is no descriptor or no thread to be had.
@@ -20,14 +20,14 @@ pub fn reader() -> io::Result<(Stdio, Reader)> {
     let (from, to) = io::pipe()?;
     let (done, result) = channel();
     std::thread::Builder::new().name("printed".to_owned()).spawn(move || {
-        // nobody waits any more: the trial is over
+        // the trial is over: the result is not needed
         let _ = done.send(read(from));
     })?;
     Ok((Stdio::from(to), Reader(result)))
 }
 
 impl Reader {
-    /// None where somebody who cannot be ended may still print.
+    /// None where a process that cannot be ended may still print.
     pub fn output(self, patience: Duration) -> Option<Output> {
         self.0.recv_timeout(patience).ok()
     }

@@ -94,7 +94,7 @@ fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Rea
         let seen = living.observe_with(options())?;
         let large = seen.blocks.iter().filter(|block| block.kind == BlockKind::Large);
         let large: Vec<AddrRange> = large.map(|block| block.range).collect();
-        let around = Surroundings {
+        let surroundings = Surroundings {
             mappings: &seen.mappings,
             residency: &seen.residency,
             exe: &seen.exe,
@@ -104,13 +104,13 @@ fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Rea
         };
         let mut memory = |at: Addr, into: &mut [u8]| {
             // Reading would bring it back.
-            let wanted = AddrRange::from_len(at, into.len() as u64);
-            if seen.residency.swapped.iter().any(|run| run.overlaps(wanted)) {
+            let range = AddrRange::from_len(at, into.len() as u64);
+            if seen.residency.swapped.iter().any(|run| run.overlaps(range)) {
                 return false;
             }
             read_memory(living.tid(), at.0, into).is_ok_and(|count| count == into.len())
         };
-        let read = arena_readers().map(|(name, read)| (name, read(&around, &mut memory))).collect();
+        let read = arena_readers().map(|(name, read)| (name, read(&surroundings, &mut memory))).collect();
         let reading = Reading { read, took_ns: monotonic_ns().saturating_sub(begun) };
         let unread = reading.unread();
         if best.as_ref().is_none_or(|(_, best)| unread < best.unread()) {

@@ -17,7 +17,7 @@ struct Owner {
     gone: bool,
 }
 
-/// The tables, and what user space knows of them.
+/// The tables, and their state in user space.
 pub struct Combined {
     counted: Counted,
     names: HashMap<SiteKey, StackId>,
@@ -29,14 +29,14 @@ pub struct Combined {
     codes: HashMap<MmKey, Vec<u64>>,
     /// What was counted for each at the newest snapshot, so that one that is not there any more is none.
     published: HashSet<(MmKey, Site)>,
-    /// Blocks in the kernel's table that are nobody's any more.
+    /// Blocks in the kernel's table without a process.
     stale: u64,
-    /// The kernel did not hand out its counts, or had no room for rules.
+    /// The kernel did not hand out its counts, or had no space for rules.
     pub troubles: u64,
 }
 
-/// Outstanding blocks of processes that are gone, that the kernel's table is searched for: a quarter of
-/// its room.
+/// So many outstanding blocks of exited processes start a search of the kernel's table: a quarter of its
+/// capacity.
 const STALE: u64 = 1 << 20;
 
 impl Combined {
@@ -63,7 +63,7 @@ impl Combined {
     pub fn publish(&mut self, mm: MmKey, code: u64, steps: &[PlainStep]) {
         let codes = self.codes.entry(mm).or_default();
         if !codes.contains(&code) {
-            // What was unmapped is void: the kernel asks by the new number.
+            // What was unmapped is void: the kernel uses the new number.
             let former: HashSet<u64> = codes.drain(..).collect();
             codes.push(code);
             self.drop_rules(|known| former.contains(&known));
@@ -89,7 +89,7 @@ impl Combined {
         self.counted.withdraw(gone);
     }
 
-    /// Tells the ledgers what the kernel has counted by now.
+    /// Adds to the ledgers what the kernel has counted by now.
     pub fn snapshot(&mut self, heaps: &mut Heaps) {
         let Ok(counts) = self.counted.read() else {
             self.troubles += 1;
@@ -107,7 +107,7 @@ impl Combined {
             let (_, sum) = sums.entry((owner.mm, site)).or_insert((owner.pid, CountedSite::default()));
             add(sum, &counts);
         }
-        // What was told of a stack that has got its name since is told of that one.
+        // Sites whose counts belong to a stack that was resolved since are reset.
         let published = std::mem::take(&mut self.published);
         for &(mm, site) in published.iter().filter(|each| !sums.contains_key(each)) {
             if let Some(pid) = heaps.ledger(mm).map(|ledger| ledger.pid) {

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 /// A name of a context is a word or two.
 const LONGEST_NAME: usize = 255;
 
-/// Asks the memory of living processes. What a descriptor says is taken as a name only if it looks like
-/// one: the context may be gone by now.
+/// Reads the memory of running processes. What a descriptor contains is taken as a name only if it has the
+/// form of one: the context may be gone by now.
 pub fn name_contexts(heap: &mut HeapWatch, layout: ContextLayout) {
     if layout == ContextLayout::default() {
         return;
@@ -19,11 +19,11 @@ pub fn name_contexts(heap: &mut HeapWatch, layout: ContextLayout) {
         heap.heaps.ledgers().iter().map(|ledger| (ledger.mm, ledger.pid)).collect();
     for (mm, pid) in living {
         let Some(ledger) = heap.heaps.ledger_mut(mm) else { continue };
-        let mut asked = HashSet::new();
+        let mut seen = HashSet::new();
         // A parent that becomes known has a name, and a parent, too.
         loop {
             let fresh: Vec<ContextKey> =
-                ledger.nameless_contexts().into_iter().filter(|&key| asked.insert(key)).collect();
+                ledger.nameless_contexts().into_iter().filter(|&key| seen.insert(key)).collect();
             if fresh.is_empty() {
                 break;
             }

@@ -25,7 +25,7 @@ pub const HELD_CALLS: CallSet = CallSet {
     executable_files: true,
 };
 
-/// How often to look whether the command is there yet.
+/// How long one wait for a call lasts.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -51,7 +51,7 @@ pub fn serve(mut calls: CallServer, probes: Arc<Probes>) -> io::Result<()> {
 fn answer(calls: &mut CallServer, call: &HeldCall, probes: &Probes) {
     match call.nr {
         libc::SYS_exit | libc::SYS_exit_group => {
-            // Whoever waits for final ends answers them.
+            // The last exit is answered by the code that waits for it.
             let (Ended::Thread | Ended::Process(_)) = calls.end(call);
             return;
         }

@@ -1,4 +1,4 @@
-//! `vmaudit heap`: who holds the memory that an allocator handed out.
+//! `vmaudit heap`: which stacks hold the memory that an allocator handed out.
 
 mod arenas;
 mod combined;
@@ -56,8 +56,8 @@ fn descriptions(args: &HeapArgs) -> Result<Vec<Description>, AppError> {
     args.allocators.iter().map(|name| named(name)).collect()
 }
 
-/// Adds to a report what is read of each running process. One that cannot be read is told; where none can, that is
-/// the failure.
+/// Adds to a report what is read of each running process. One that cannot be read is reported; where none
+/// can, that is the failure.
 fn of_living(
     pids: &[Pid],
     report: &mut HeapReport,
@@ -108,7 +108,7 @@ fn write(args: &HeapArgs, to: &Output, report: &HeapReport) -> Result<(), AppErr
     HeapOutput { view, top: args.top }.write(to, report)
 }
 
-/// A report to where it is wanted: that of an interval, or with `end` the last one.
+/// Writes a report to its destination: that of an interval, or with `end` the last one.
 fn put(
     (args, to, record): (&HeapArgs, &Output, Option<&HeapRecord>),
     report: &HeapReport,

@@ -1,4 +1,4 @@
-//! Looking into another process' memory.
+//! Reads another process' memory.
 
 use crate::model::Tid;
 use crate::rights::read_memory;

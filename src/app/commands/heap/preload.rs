@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 /// Seconds between snapshots for what keeps growing.
 const LEAK_INTERVAL: f64 = 1.0;
 
-/// Why what is asked for is not for a preloaded library; None: it is.
+/// Why the request does not suit a preloaded library; None: it does.
 pub fn unable(args: &HeapArgs, descriptions: &[Description]) -> Option<String> {
     unable_in_general(args, descriptions).or_else(|| unsuited(&args.command, descriptions))
 }
@@ -83,7 +83,7 @@ pub fn armed(
     descriptions: &[Description],
     pids: &[Pid],
 ) -> Result<Option<Vec<Armed>>, AppError> {
-    let is_wanted = args.method == Method::Preload;
+    let is_requested = args.method == Method::Preload;
     let why = match unable_in_general(args, descriptions) {
         _ if args.method == Method::Uprobes => return Ok(None),
         Some(why) => why,
@@ -105,7 +105,7 @@ pub fn armed(
                     Ok(Found::Other) => {
                         other = Some(format!("process {pid} has the library of another version of vmaudit"));
                     }
-                    // Who cannot be looked into is reported by what comes next.
+                    // A process that cannot be inspected is reported by the next step.
                     Ok(Found::Nothing) | Err(_) => {
                         let why = "was not started with the library (vmaudit heap --arm)";
                         other = other.or_else(|| Some(format!("process {pid} {why}")));
@@ -114,13 +114,13 @@ pub fn armed(
             }
             match other {
                 None => return Ok(Some(armed)),
-                // Nobody expects it of a process that has nothing of it.
-                Some(_) if armed.is_empty() && !is_wanted => return Ok(None),
+                // Not expected of a process without any part of it.
+                Some(_) if armed.is_empty() && !is_requested => return Ok(None),
                 Some(why) => why,
             }
         }
     };
-    if is_wanted {
+    if is_requested {
         return Err(AppError::Usage(format!("--method preload: {why}")));
     }
     Ok(None)
@@ -183,7 +183,7 @@ fn exit_code(traced: Traced<End>) -> u8 {
     }
 }
 
-/// The mappings are looked at beside.
+/// The mappings are audited as well.
 fn tracing(args: &HeapArgs) -> TracerOptions {
     let capture = CaptureConfig {
         stack_bytes: args.stacks.stack_bytes,
@@ -239,7 +239,7 @@ impl Watcher<'_> {
         pipeline.rules = rules();
         pipeline.add_sink(self.counting.executed.clone());
         let traced = start.run(pipeline, schedule, |session| {
-            // What is mapped is put beside each process' heap.
+            // What is mapped is compared with each process' heap.
             session.audits.keeps_all = true;
             if self.heaps().attached {
                 say("Ctrl-C ends watching and reports; the target goes on");
@@ -257,10 +257,10 @@ impl Watcher<'_> {
         }
         self.print(&mut symbols, Some((audits, &mut traced.pipeline, &traced.outcome)))?;
         if self.args.verbose {
-            let taught = self.heaps().taught;
+            let published = self.heaps().published;
             say(format_args!(
-                "{} questions for unwind rules, {} rules published, {} without room; mappings read {} times",
-                taught.questions, taught.rules, taught.without_room, taught.maps_read
+                "{} questions for unwind rules, {} rules published, {} without space; mappings read {} times",
+                published.questions, published.rules, published.without_space, published.maps_read
             ));
         }
         match self.counting.why_nothing() {
@@ -278,7 +278,7 @@ impl Watcher<'_> {
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
         let printed =
             self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
-        // Growth is told from one snapshot to the next.
+        // Growth is measured from one snapshot to the next.
         let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);
         let mut due = interval.map(|interval| Instant::now() + interval);
@@ -298,7 +298,7 @@ impl Watcher<'_> {
         failed.map(|()| end)
     }
 
-    /// With the mappings beside, where they were looked at: at the end.
+    /// With the mappings, where they were examined: at the end.
     fn print(
         &self,
         symbols: &mut Symbolizer,

@@ -14,8 +14,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Probes the functions of the allocators wanted in each file that comes along, once. Used by the
-/// thread that holds mappings of files, and by the one that reads events.
+/// Probes the functions of the selected allocators in each new file, once. Used by the thread that holds
+/// mappings of files, and by the one that reads events.
 pub struct Probes {
     prober: Arc<Prober>,
     descriptions: Vec<Description>,
@@ -40,7 +40,7 @@ impl Probes {
         Probes { prober, descriptions, state: Mutex::default() }
     }
 
-    /// True where a file has not been looked at yet.
+    /// True where a file has not been examined yet.
     pub fn is_new(&self, file: &FileRef) -> bool {
         !self.state.lock().unwrap_or_else(PoisonError::into_inner).seen.contains(&FileKey::from(file))
     }
@@ -55,7 +55,7 @@ impl Probes {
     fn cover_file(&self, file: File, base_name: &str) {
         let Ok(meta) = file.metadata() else { return };
         let key = FileKey::from(&meta);
-        // The kernel may call the device otherwise (btrfs): then it is looked at twice, and probed once.
+        // The kernel may report another device number (btrfs): then it is examined twice, and probed once.
         if let Ok(object) = Object::from_file(file) {
             self.cover(key, &object, base_name);
         }
@@ -126,7 +126,7 @@ impl Probes {
         state.files.get(number as usize).copied().flatten()
     }
 
-    /// What has not been told yet: for `-v`.
+    /// Notes not printed yet: for `-v`.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).notes)
     }

@@ -29,27 +29,27 @@ pub struct ReportOptions {
 
 /// The report as of now; and notes on symbols that were not found.
 pub fn report(
-    (asked, heap): (&ReportOptions, &HeapWatch),
+    (requested, heap): (&ReportOptions, &HeapWatch),
     (pipeline, symbolizer): (&mut Pipeline, &mut Symbolizer),
     (counters, lost): (HeapCounters, u64),
 ) -> (HeapReport, RowsBySite) {
-    let main = asked.main.get();
+    let main = requested.main.get();
     let now = monotonic_ns();
     let mut pictures: Vec<(HeapProcessFacts, Picture)> = Vec::new();
     let living = heap.heaps.ledgers();
     for ledger in heap.ended.iter().chain(living) {
         let known = heap.known.get(&ledger.pid).cloned().unwrap_or_default();
         let at = known.until_ns.unwrap_or(now);
-        let facts = HeapProcessFacts { container: asked.container.clone(), ..facts(&known, now) };
-        pictures.push((facts, ledger.picture(heap.heaps.sites(), asked.filter, at)));
+        let facts = HeapProcessFacts { container: requested.container.clone(), ..facts(&known, now) };
+        pictures.push((facts, ledger.picture(heap.heaps.sites(), requested.filter, at)));
     }
     pictures.sort_by_key(|(_, picture)| (picture.pid != main, picture.pid));
-    let wanted: Vec<_> = pictures.iter().flat_map(|(_, picture)| picture.stacks()).collect();
+    let owners: Vec<_> = pictures.iter().flat_map(|(_, picture)| picture.stacks()).collect();
     let run = HeapFacts {
         backend: pipeline.backend.clone(),
-        allocators: asked.allocators.clone(),
+        allocators: requested.allocators.clone(),
         functions: heap.probes.functions(),
-        combined: asked.combined,
+        combined: requested.combined,
         events: Events {
             seen: counters.seen,
             lost: counters.lost_allocations
@@ -62,9 +62,9 @@ pub fn report(
             unwind_incomplete: pipeline.tally.incomplete,
         },
         without_stack: counters.without_stack,
-        start_ns: asked.start_ns,
+        start_ns: requested.start_ns,
     };
-    let names = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+    let names = symbolizer.symbolize(&pipeline.stacks, owners, pipeline.unwinder.files_mut());
     let processes: Vec<_> = pictures.iter().map(|(facts, picture)| (facts, picture)).collect();
     let rows = pictures.iter().map(|(_, picture)| (picture.pid, picture.rows_by_site())).collect();
     (build(&run, &processes, &pipeline.stacks, &names), rows)
@@ -85,7 +85,7 @@ pub fn explain_silence(
     let launched = report.processes.iter().all(|process| !process.attached);
     let whole_run = report.processes.iter().all(silence::is_silent);
     let test = test.filter(|_| whole_run && !report.processes.is_empty()).map(|test| test());
-    // Of a sample, what is not in it was not looked at; counted in the kernel, a child of fork starts with
+    // Of a sample, what is not in it was not examined; counted in the kernel, a child of fork starts with
     // nothing that it could free.
     if report.sampling_bytes.is_some() && test.is_none() {
         return None;

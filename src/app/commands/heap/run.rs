@@ -18,7 +18,7 @@ use crate::app::output::Output;
 use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
-use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
+use crate::capture::heap::{AttachMethod, HeapConfig, HeapTracer};
 use crate::cli::{Aslr, Backend, HeapArgs, Method};
 use crate::heap::describe::ContextLayout;
 use crate::heap::silence::TestCall;
@@ -43,7 +43,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of the second ring, for what has no room in the first: then without stack.
+/// Of the second ring, for what has no space in the first: then without stack.
 const SPILL_BYTES: u32 = 8 << 20;
 
 /// Seconds between snapshots for what keeps growing.
@@ -98,7 +98,7 @@ struct Watcher<'a> {
     heap: HeapTracer,
     watch: Rc<RefCell<HeapWatch>>,
     probes: Arc<Probes>,
-    asked: ReportOptions,
+    options: ReportOptions,
     layout: ContextLayout,
     record: Option<HeapRecord>,
 }
@@ -123,9 +123,9 @@ impl<'a> Watcher<'a> {
             only,
             combined: args.combined,
             way: match std::env::var("VMAUDIT_UPROBES").as_deref() {
-                Ok("multi") => WayWanted::Multi,
-                Ok("single") => WayWanted::Single,
-                _ => WayWanted::Best,
+                Ok("multi") => AttachMethod::Multi,
+                Ok("single") => AttachMethod::Single,
+                _ => AttachMethod::Best,
             },
         };
         let mappings = bpf_of(tracer)?;
@@ -139,7 +139,7 @@ impl<'a> Watcher<'a> {
                     .to_owned(),
             ));
         }
-        let asked = ReportOptions {
+        let options = ReportOptions {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
             combined: args.combined,
@@ -153,14 +153,14 @@ impl<'a> Watcher<'a> {
         if args.verbose {
             say(format_args!("{} and {}", tracer.attached(), heap.attached));
         }
-        let options =
-            LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns: asked.start_ns };
-        let mut watch = HeapWatch::new(options, Arc::clone(&probes));
+        let ledger =
+            LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns: options.start_ns };
+        let mut watch = HeapWatch::new(ledger, Arc::clone(&probes));
         if args.combined {
             watch.combined = Some(Combined::new(heap.counted()?));
         }
         let record = HeapRecord::begin(args, ("bpf", main))?;
-        Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, asked, layout, record })
+        Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, options, layout, record })
     }
 
     fn say_probed(&self) {
@@ -185,14 +185,14 @@ impl<'a> Watcher<'a> {
         pipeline.add_sink(self.watch.clone());
         let attached = !start.processes().is_empty();
         let traced = start.run(pipeline, schedule, |session| {
-            self.asked.main.set(session.main);
-            // What is mapped is put beside each process' heap.
+            self.options.main.set(session.main);
+            // What is mapped is compared with each process' heap.
             session.audits.keeps_all = true;
             self.say_probed();
             if attached {
                 if self.probes.functions().is_empty() {
                     say("no function of these allocators is in what is mapped now; files that are mapped later \
-                         are looked at");
+                         are examined");
                 }
                 say("Ctrl-C ends watching and reports; the target goes on");
             }
@@ -228,7 +228,7 @@ impl<'a> Watcher<'a> {
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
         let printed =
             self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
-        // Growth is told from one snapshot to the next.
+        // Growth is measured from one snapshot to the next.
         let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);
         let mut due = interval.map(|interval| Instant::now() + interval);
@@ -251,8 +251,8 @@ impl<'a> Watcher<'a> {
         failed.map(|()| end)
     }
 
-    /// With the mappings beside, where they were looked at: at the end. Returns why nothing was seen, where
-    /// there was something to see.
+    /// With the mappings, where they were examined: at the end. Returns why nothing was seen, where there was
+    /// something to see.
     fn print(
         &self,
         pipeline: &mut Pipeline,
@@ -266,13 +266,13 @@ impl<'a> Watcher<'a> {
                 say(format_args!("{counters:?}, {} frees inside of an allocator", heap.own_frees));
             }
             name_contexts(heap, self.layout);
-            report::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0))
+            report::report((&self.options, heap), (pipeline, symbolizer), (counters, 0))
         };
         let is_last = at_the_end.is_some();
         let end = at_the_end.as_ref().map(|last| last.end);
         let test = at_the_end.as_ref().map(|last| last.test).filter(|_| counters.skipped == 0);
         if let Some(AtTheEnd { audits, .. }) = at_the_end {
-            add_mappings(&mut report, self.asked.main.get(), audits, pipeline);
+            add_mappings(&mut report, self.options.main.get(), audits, pipeline);
             arenas::add(&mut report, &rows, |pid| self.watch.borrow().known_blocks(pid));
         }
         let failure = report::explain_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
@@ -318,7 +318,7 @@ fn attach(
         _ => None,
     };
     let mut watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
-    watcher.asked.container = whose.name();
+    watcher.options.container = whose.name();
     let traced = watcher.run(start)?;
     drop(watcher);
     traced.detach_in_background();

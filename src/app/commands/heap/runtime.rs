@@ -1,4 +1,4 @@
-//! What runtimes keep themselves of who allocated (`--runtime`): read from their memory, no probe, no stop.
+//! Runtimes' own records of allocating stacks (`--runtime`): read from their memory, no probe, no stop.
 
 use crate::app::error::AppError;
 use crate::app::heap::ask::ask;
@@ -48,7 +48,7 @@ pub fn mention(report: &mut HeapReport) {
     }
 }
 
-/// `asks`: runtimes are asked that tell something when they are asked.
+/// `asks`: runtimes that can report their memory on request are queried.
 fn of_process(
     living: &Living,
     (report, shared): (&mut HeapReport, &mut Shared),
@@ -66,7 +66,7 @@ fn of_process(
         ..HeapProcess::default()
     };
     let program = Program::open(living, &seen);
-    let around = Surroundings {
+    let surroundings = Surroundings {
         mappings: &seen.mappings,
         residency: &seen.residency,
         exe: &seen.exe,
@@ -74,10 +74,11 @@ fn of_process(
         mapped_blocks: &[],
         blocks: &[],
     };
-    let around = RuntimeSurroundings { process: &around, variable: &|name| program.as_ref()?.variable(name) };
+    let surroundings =
+        RuntimeSurroundings { process: &surroundings, variable: &|name| program.as_ref()?.variable(name) };
     let mut memory = |at: Addr, into: &mut [u8]| read(living, &seen, program.as_ref(), (at, into));
     for (_, reader) in own_heap_readers() {
-        match reader(&around, &mut memory) {
+        match reader(&surroundings, &mut memory) {
             None => {}
             Some(Ok(heap)) => add_profile((&mut *report, &mut *shared), &mut process, &heap, &seen.mappings),
             Some(Err(unreadable)) => process.runtimes.push(RuntimeRecord {
@@ -93,7 +94,7 @@ fn of_process(
     Ok(process)
 }
 
-/// What a runtime answers that tells its budget.
+/// The answer of a runtime that reports its memory on request.
 fn ask_budgets(living: &Living, seen: &Observations, process: &mut HeapProcess) {
     for budget in budgets() {
         let Some(file) = Program::with(living, seen, budget.mark) else { continue };
@@ -183,7 +184,7 @@ fn read(
     read_memory(living.tid(), at.0, into).is_ok_and(|count| count == into.len())
 }
 
-/// Nobody writes to it: what is not in memory is as in the file.
+/// It is never written to: what is not in memory is as in the file.
 fn is_only_in_file(mapping: &Mapping, program: &Program) -> bool {
     mapping.sharing == Sharing::Private
         && !mapping.prot.write
@@ -192,10 +193,10 @@ fn is_only_in_file(mapping: &Mapping, program: &Program) -> bool {
 
 /// Whether some page of a range is in one of the sorted ranges.
 fn holds(ranges: &[AddrRange], range: AddrRange) -> bool {
-    let wanted =
+    let range =
         AddrRange { start: range.start.page_down(), end: range.end.saturating_add(PAGE - 1).page_down() };
-    let next = ranges.partition_point(|known| known.end <= wanted.start);
-    ranges.get(next).is_some_and(|known| known.overlaps(wanted))
+    let next = ranges.partition_point(|known| known.end <= range.start);
+    ranges.get(next).is_some_and(|known| known.overlaps(range))
 }
 
 fn options() -> ObserveOptions {

@@ -15,7 +15,7 @@ use crate::session::sink::{Context, Sink};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The heaps of all processes, and who they are.
+/// The heaps of all processes, with their identities.
 pub struct HeapWatch {
     pub heaps: Heaps,
     pub probes: Arc<Probes>,
@@ -26,7 +26,7 @@ pub struct HeapWatch {
     pub combined: Option<Combined>,
     /// What each process has mapped of files with probes: base names, functions.
     pub probed: IntMap<Pid, BTreeMap<String, usize>>,
-    /// Which state of the mappings was looked through for files.
+    /// Which state of the mappings was searched for files.
     generations: IntMap<MmKey, u64>,
     lost: u64,
     /// Frees of an allocator's own.
@@ -155,14 +155,14 @@ impl HeapWatch {
         }
     }
 
-    /// Tells the ledgers what was counted in the kernel by now.
+    /// Adds to the ledgers what was counted in the kernel by now.
     pub fn snapshot(&mut self) {
         if let Some(combined) = &mut self.combined {
             combined.snapshot(&mut self.heaps);
         }
     }
 
-    /// Tells the ledgers what was lost since the last time.
+    /// Adds to the ledgers what was lost since the last time.
     pub fn note_losses(&mut self, counters: HeapCounters) {
         let lost =
             counters.lost_allocations + counters.lost_frees + counters.lost_others + counters.untracked;
@@ -189,7 +189,7 @@ impl Sink for HeapWatch {
         if let (Some(combined), Some(stack)) = (&mut self.combined, &captured.stack)
             && captured.code != 0
         {
-            // The kernel asks for the innermost address itself.
+            // The kernel needs the innermost address itself.
             let stack = StackSample { returned: false, ..*stack };
             combined.publish(event.mm, captured.code, &context.unwinder.plain_rules(event.mm, &stack));
         }

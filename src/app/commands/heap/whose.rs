@@ -1,4 +1,4 @@
-//! Whose heap is looked at: running processes by number, or all of a container or a cgroup.
+//! Whose heap is examined: running processes by number, or all of a container or a cgroup.
 
 use crate::app::error::AppError;
 use crate::cli::HeapArgs;
@@ -19,7 +19,7 @@ pub struct Whose {
 
 impl Whose {
     /// # Errors
-    /// When there is no such container, or nobody in it.
+    /// When there is no such container, or no process in it.
     pub fn of(args: &HeapArgs) -> Result<Whose, AppError> {
         let container = named_container(args.of.named())?;
         let pids = match &container {
@@ -29,7 +29,7 @@ impl Whose {
         Ok(Whose { pids, container })
     }
 
-    /// Whoever enters a container later belongs to it, as children do.
+    /// A process that enters a container later belongs to it, as children do.
     ///
     /// # Errors
     /// As [`Start::running`].

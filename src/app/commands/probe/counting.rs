@@ -75,10 +75,10 @@ pub fn launch(args: &ProbeArgs) -> LaunchConfig {
     LaunchConfig { argv: args.command.clone(), as_root: args.as_root, ..LaunchConfig::default() }
 }
 
-/// Whose calls are counted where nobody is named.
+/// Whose calls are counted where no process is named.
 fn everybody() -> String {
     match viewer() {
-        Some(viewer) => format!("all processes that uid {} may look into", viewer.uid),
+        Some(viewer) => format!("all processes that uid {} may inspect", viewer.uid),
         None => "all processes".to_owned(),
     }
 }
@@ -96,7 +96,7 @@ pub fn exit_code(end: End) -> u8 {
     }
 }
 
-/// Until the targets have ended, the time is over, or the user wants the result.
+/// Until the targets have ended, the time is over, or the user requests the result.
 fn watch(mut watched: impl Watched, args: &ProbeArgs) -> Result<End, AppError> {
     let end = until_end(&mut watched, args)?;
     reporting::begin(watched.take_requests()?);

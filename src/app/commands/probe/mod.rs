@@ -37,7 +37,7 @@ struct Counted {
 
 /// Counts; returns the exit code.
 pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
-    let wanted = pattern(&args.pattern)?;
+    let filter = pattern(&args.pattern)?;
     if args.stacks && args.pid.is_none() && args.command.is_empty() {
         return Err(AppError::Usage(
             "--stacks needs a process (-p PID) or a command: what is mapped where is followed of those only"
@@ -45,7 +45,7 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
         ));
     }
     let file = file(args)?;
-    let selection = Selection::of(&file, &wanted);
+    let selection = Selection::of(&file, &filter);
     if selection.functions.is_empty() {
         return Err(AppError::Usage(selection.why_none(&file, &args.pattern)));
     }
@@ -139,7 +139,7 @@ fn place(
     Ok(placed)
 }
 
-/// Takes the probes away; in the background where nobody wants to know how long that takes.
+/// Removes the probes; in the background unless the time is printed.
 fn detach(mut counter: CallCounter, verbose: bool) {
     if verbose {
         say(format_args!("probes taken away in {:.1?}", counter.detach()));

@@ -1,7 +1,7 @@
 //! Which functions of a file are probed: each address once, by its best name among those that match.
 
 use crate::app::code_files::CodeFile;
-use crate::app::code_files::is_wanted;
+use crate::app::code_files::matches;
 use crate::model::{Probe, ProbeSummary, Skip};
 use crate::symbolize::demangle;
 use regex::Regex;
@@ -27,7 +27,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    pub fn of(file: &CodeFile, wanted: &Regex) -> Selection {
+    pub fn of(file: &CodeFile, pattern: &Regex) -> Selection {
         let table = file.functions();
         let mut out = Selection {
             notes: table.notes().iter().map(ToString::to_string).collect(),
@@ -37,7 +37,7 @@ impl Selection {
         for function in table.functions() {
             let linkage = String::from_utf8_lossy(table.name(function)).into_owned();
             let name = demangle(&linkage);
-            if !is_wanted(wanted, &linkage, &name) {
+            if !matches(pattern, &linkage, &name) {
                 continue;
             }
             let (Some(probed), Probe::Yes | Probe::No(Skip::Alias { .. })) =
@@ -51,7 +51,7 @@ impl Selection {
                 out.summary.add(function.probe);
                 continue;
             }
-            // An alias whose better name does not match stands for the address.
+            // An alias whose better name does not match represents the address.
             out.summary.add(Probe::Yes);
             known.insert(offset, out.functions.len());
             let name = if linkage.is_empty() { format!("fn@0x{:x}", probed.svma) } else { name };
@@ -68,7 +68,7 @@ impl Selection {
             let reasons: Vec<String> =
                 skipped.map(|(skip, count)| format!("{count} {}", skip.id())).collect();
             return format!(
-                "{path}: {} function symbols match {pattern}, and none can be probed: {} (vmaudit symbols tells \
+                "{path}: {} function symbols match {pattern}, and none can be probed: {} (vmaudit symbols says \
                  which)",
                 self.summary.functions,
                 reasons.join(", ")

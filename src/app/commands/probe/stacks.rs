@@ -1,5 +1,5 @@
-//! Counting with stacks: the tracer of mappings runs beside, because a stack is unwound by what is
-//! mapped at that time.
+//! Counting with stacks: the tracer of mappings runs as well, because a stack is unwound by what is mapped at
+//! that time.
 
 use super::counting::{exit_code, launch, of_command};
 use super::select::Selection;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How old what a process mostly is may become.
 const MOSTLY_NS: u64 = 20_000_000_000;
-/// What one part in so many of the time may be spent on: looking into rows that are on the screen; and
-/// looking into the process that is open.
+/// The part of the time, one in so many, that may be spent on snapshots of the rows on the screen; and of the
+/// process that is open.
 const ROWS_PART: u32 = 10;
 const SNAPSHOT_SHARE: u32 = 4;
 /// For how many frames a message is shown.
@@ -29,7 +29,7 @@ pub enum Woken {
     Time,
     /// Keys may have been pressed, or the terminal has another size.
     Keys,
-    /// Somebody asks vmaudit to stop.
+    /// A signal stops vmaudit.
     Stop,
 }
 
@@ -38,13 +38,13 @@ pub type Traced = (Vec<Call>, Tracing);
 
 /// How processes are examined: by snapshots, or with a trace.
 pub trait Source {
-    /// Until `until`, or until standard input is readable (with `keys`), or a signal asks to stop.
+    /// Until `until`, or until standard input is readable (with `keys`), or a signal to stop arrives.
     ///
     /// # Errors
     /// When tracing fails.
     fn wait(&mut self, until: Instant, keys: bool) -> Result<Woken, AppError>;
 
-    /// Looks into a process; its report has it as the first and only one.
+    /// Takes a snapshot of a process; the report has it as the first and only one.
     ///
     /// # Errors
     /// In words.
@@ -200,9 +200,9 @@ impl Front {
         }
     }
 
-    /// Looks into the open process, unless that would take too much of the time.
+    /// Takes a snapshot of the open process, unless that would take too much of the time.
     fn snapshot(&mut self, source: &mut dyn Source) {
-        let Some(id) = self.state.wanted() else { return };
+        let Some(id) = self.state.opened_process() else { return };
         let begun = Instant::now();
         let known = self.state.opened.as_ref().is_some_and(|opened| opened.details.is_some());
         let soon = self.next_snapshot.is_some_and(|(of, after)| of == id && begun < after);

@@ -1,4 +1,4 @@
-//! Looking into a process without tracing it, and what its address space mostly is.
+//! A snapshot of a process without tracing it, and the category that most of its address space is in.
 
 use crate::app::rule_files::rules;
 use crate::model::Pid;

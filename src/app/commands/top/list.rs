@@ -1,4 +1,4 @@
-//! The figures of all processes that are asked for, as cheap as they can be had: two small files each.
+//! The figures of all selected processes, as cheaply as possible: two small files each.
 
 use super::users::Names;
 use crate::app::error::AppError;

@@ -1,7 +1,7 @@
 //! `vmaudit top`: a live view of the machine, of processes, or of a container.
 //!
-//! `list` reads the cheap figures of all processes, `inside` looks into one, `newest` keeps the calls
-//! of a trace; `screen` owns the terminal, and `front` joins them with the state ([`crate::top`]) and
+//! `list` reads the cheap figures of all processes, `inside` takes a snapshot of one, `newest` keeps the
+//! calls of a trace; `screen` owns the terminal, and `front` joins them with the state ([`crate::top`]) and
 //! its drawing ([`crate::render::top`]).
 
 mod front;

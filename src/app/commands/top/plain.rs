@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 pub fn run(front: Front) -> Result<u8, AppError> {
-    // Of nobody: it hears the signals that ask vmaudit to stop.
+    // Without targets: it receives the signals that stop vmaudit.
     front.run(&mut Snapshots { signals: Attached::new(Vec::new())? })
 }
 

@@ -41,7 +41,7 @@ impl Screen {
         Ok(Screen { terminal, theme })
     }
 
-    /// Tells the state how much room there is, and draws it.
+    /// Sets the state's size, and draws it.
     ///
     /// # Errors
     /// When the terminal is gone.
@@ -89,7 +89,7 @@ pub enum TerminalState {
     Nothing,
     /// Keys, or a new size.
     Keys,
-    /// Nobody is there any more.
+    /// The terminal is gone.
     Gone,
 }
 

@@ -1,5 +1,5 @@
-//! With a trace: the newest reservations and who made them, and regions with the stacks of the calls
-//! that mapped them.
+//! With a trace: the newest reservations with their stacks, and regions with the stacks of the calls that
+//! mapped them.
 
 use super::front::{Front, Source, Traced as Shown, Woken};
 use super::inside;
@@ -66,11 +66,11 @@ impl<'s, 'a> Trace<'s, 'a> {
     }
 
     /// Names the stacks that have no name yet.
-    fn name(&mut self, wanted: Vec<StackId>) {
+    fn name(&mut self, stacks: Vec<StackId>) {
         if self.names.are_many() {
             self.shown.clear();
         }
-        self.names.of(wanted.into_iter(), &mut self.session.pipeline.borrow_mut());
+        self.names.of(stacks.into_iter(), &mut self.session.pipeline.borrow_mut());
         self.names.take_notes().iter().for_each(crate::session::say::say);
     }
 
@@ -100,8 +100,8 @@ impl<'s, 'a> Trace<'s, 'a> {
 
     fn report(&mut self, pid: Pid, since_ns: u64) -> Option<Report> {
         let audits: &Audits = &self.session.audits;
-        let wanted = audits.stacks_of(pid, since_ns)?;
-        self.name(wanted);
+        let stacks = audits.stacks_of(pid, since_ns)?;
+        self.name(stacks);
         self.session.audits.report_of(pid, self.names.known(), &self.session.pipeline.borrow())
     }
 }
@@ -136,7 +136,7 @@ impl Source for Trace<'_, '_> {
         let begun = monotonic_ns();
         self.session.snapshot_processes(vec![id.pid]);
         self.report(id.pid, begun).ok_or_else(|| {
-            format!("process {} ended, or executed another program, while it was looked at", id.pid)
+            format!("process {} ended, or executed another program, while it was examined", id.pid)
         })
     }
 

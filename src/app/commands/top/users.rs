@@ -1,10 +1,10 @@
-//! Names of users, and of containers, each asked for once.
+//! Names of users, and of containers, each resolved once.
 
 use crate::containers;
 use crate::model::Pid;
 use std::collections::HashMap;
 
-/// How many frames pass before engines are asked for a container that they did not know.
+/// How many frames pass before engines are queried again for a container that they did not know.
 const PATIENCE: u64 = 16;
 
 #[derive(Default)]

@@ -17,7 +17,7 @@ pub struct Executed {
 impl Sink for Executed {
     fn snapshot(&mut self, seen: &Observations, _: &mut Context<'_>) {
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        heaps.looked_at(seen.pid, &seen.mappings);
+        heaps.examined(seen.pid, &seen.mappings);
     }
 
     fn event(&mut self, event: &VmEvent, _: &mut Context<'_>) {

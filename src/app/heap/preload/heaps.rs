@@ -39,12 +39,12 @@ pub struct Counting {
     pub sites: Vec<Option<SiteId>>,
 }
 
-/// How often it is looked whether a new process has the library: some seconds.
-const LOOKS: u32 = 150;
+/// How often a new process is checked for the library: some seconds.
+const MAX_CHECKS: u32 = 150;
 
 struct Fresh {
     pid: Pid,
-    looks: u32,
+    checks: u32,
 }
 
 /// A process and its heap at one moment.
@@ -64,9 +64,10 @@ pub struct Preloaded {
     pub options: LedgerOptions,
     pub filter: Filter,
     pub descriptions: Vec<Description>,
-    /// Of each file that was looked at: a function of an allocator under other names than those that are counted.
+    /// Of each file that was examined: a function of an allocator under other names than those that are
+    /// counted.
     pub uncounted: HashMap<FileKey, Option<String>>,
-    /// The only ones that count; None: whoever comes.
+    /// The only ones that are counted; None: every process that connects.
     pub only: Option<Vec<Pid>>,
     /// They were running before: what they had allocated then is in no figure.
     pub attached: bool,
@@ -81,15 +82,15 @@ pub struct Preloaded {
     counting: Vec<Counting>,
     ended: Vec<Portrait>,
     last_mm: u64,
-    pub taught: Taught,
+    pub published: PublishedRules,
 }
 
-/// What teaching took, for `-v`.
+/// The cost of publishing unwind rules, for `-v`.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Taught {
+pub struct PublishedRules {
     pub questions: u64,
     pub rules: u64,
-    pub without_room: u64,
+    pub without_space: u64,
     pub maps_read: u64,
 }
 
@@ -111,7 +112,7 @@ impl Preloaded {
             counting: Vec::new(),
             ended: Vec::new(),
             last_mm: 0,
-            taught: Taught::default(),
+            published: PublishedRules::default(),
         }
     }
 
@@ -146,8 +147,8 @@ impl Preloaded {
         });
     }
 
-    /// What a process has mapped: of one that asked nothing so far, nothing is known.
-    pub fn looked_at(&mut self, pid: Pid, mappings: &[Mapping]) {
+    /// What a process has mapped: of one that has requested nothing so far, nothing is known.
+    pub fn examined(&mut self, pid: Pid, mappings: &[Mapping]) {
         if let Some(process) = self.counting.iter_mut().find(|each| each.pid == pid && each.maps.is_empty()) {
             process.maps = mappings.iter().filter(|mapping| mapping.prot.exec).cloned().collect();
         }
@@ -171,7 +172,7 @@ impl Preloaded {
     pub fn begun(&mut self, pid: Pid) {
         if self.attached && self.only.is_none() {
             self.fresh.retain(|fresh| fresh.pid != pid);
-            self.fresh.push(Fresh { pid, looks: LOOKS });
+            self.fresh.push(Fresh { pid, checks: MAX_CHECKS });
         }
     }
 
@@ -181,7 +182,7 @@ impl Preloaded {
         self.fresh.retain(|fresh| !counts(fresh.pid));
         let mut asleep = Vec::new();
         self.fresh.retain_mut(|fresh| {
-            fresh.looks -= 1;
+            fresh.checks -= 1;
             let maps = std::fs::read(format!("/proc/{}/maps", fresh.pid)).unwrap_or_default();
             match Armed::find(fresh.pid, &parse_maps(&maps).mappings) {
                 Ok(Found::Armed(process)) => {
@@ -189,8 +190,8 @@ impl Preloaded {
                     false
                 }
                 // The dynamic loader has not come to it yet.
-                Ok(Found::Nothing) => fresh.looks > 0 && !maps.is_empty(),
-                Ok(Found::Other) | Err(_) => fresh.looks > 0,
+                Ok(Found::Nothing) => fresh.checks > 0 && !maps.is_empty(),
+                Ok(Found::Other) | Err(_) => fresh.checks > 0,
             }
         });
         asleep
@@ -213,15 +214,15 @@ impl Preloaded {
         self.unwinder.forget(ended.mm);
     }
 
-    /// Answers whoever asks. Returns false where nobody did.
+    /// Answers pending requests. Returns false where there were none.
     pub fn answer(&mut self, wake: impl Fn(&AtomicU32)) -> bool {
         let mut counting = std::mem::take(&mut self.counting);
         let mut some = false;
         for process in &mut counting {
             for question in process.area.questions() {
                 some = true;
-                self.taught.questions += 1;
-                self.teach(process, &question);
+                self.published.questions += 1;
+                self.publish(process, &question);
                 if let Some(state) = process.area.answer(&question) {
                     wake(state);
                 }
@@ -231,7 +232,7 @@ impl Preloaded {
         some
     }
 
-    fn teach(&mut self, process: &mut Counting, question: &Question) {
+    fn publish(&mut self, process: &mut Counting, question: &Question) {
         if process.generation == 0 || process.code != question.code {
             if process.code != question.code {
                 process.area.forget_rules(question.code);
@@ -263,15 +264,15 @@ impl Preloaded {
         for step in &steps {
             process.frames.insert((code & 0xffff, step.address), step.frame);
             match process.area.publish(step.address, code, step.rule) {
-                true => self.taught.rules += 1,
-                false => self.taught.without_room += 1,
+                true => self.published.rules += 1,
+                false => self.published.without_space += 1,
             }
         }
     }
 
     pub fn read_maps(&mut self, process: &mut Counting) {
         let Ok(text) = std::fs::read(format!("/proc/{}/maps", process.pid)) else { return };
-        self.taught.maps_read += 1;
+        self.published.maps_read += 1;
         process.maps = parse_maps(&text).mappings;
         process.maps.retain(|mapping| mapping.prot.exec);
         process.generation += 1;
@@ -328,7 +329,7 @@ impl Preloaded {
         // What cannot be searched gives no blocks.
         let _ = process.area.blocks(|block| {
             let holder = holder(block.stack).map_or(u32::MAX, |site| site.0);
-            out.push(KnownBlock { at: Addr(block.address), asked: block.size, holder });
+            out.push(KnownBlock { at: Addr(block.address), requested: block.size, holder });
         });
         out
     }

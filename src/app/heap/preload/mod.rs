@@ -40,7 +40,7 @@ pub struct CountingOptions {
     pub sample: Option<u64>,
     pub filter: Filter,
     pub descriptions: Vec<Description>,
-    /// The only processes that count; None: whoever comes.
+    /// The only processes that are counted; None: every process that connects.
     pub only: Option<Vec<Pid>>,
     /// They were running before.
     pub attached: bool,
@@ -83,7 +83,8 @@ impl Entrance {
     /// When there is no memory for the library, or no socket can be opened.
     pub fn for_command(as_root: bool) -> Result<Entrance, SessionError> {
         let library = Library::new().map_err(failed("writing the library to memory"))?;
-        // ptrace(2), access mode checks: neither another user may look in, nor who has fewer rights.
+        // ptrace(2), access mode checks: neither another user may inspect the process, nor one with fewer
+        // rights.
         let is_equal = viewer().is_none() && (as_root || behind_sudo().ok().flatten().is_none());
         let path = library.path(is_equal).map_err(failed("handing over the library"))?;
         Ok(Entrance { library: Some((library, path)), ..Entrance::new()? })
@@ -136,7 +137,7 @@ fn failed(operation: &'static str) -> impl Fn(std::io::Error) -> SessionError {
     move |source| SessionError::System { operation, source }
 }
 
-/// The user may preload something, too: an allocator, which ours stands before.
+/// The user may preload something, too: an allocator, which ours has to precede.
 fn before_others(path: &str) -> OsString {
     let mut all = OsString::from(path);
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -149,7 +150,7 @@ fn before_others(path: &str) -> OsString {
 /// Processes that count, until it is dropped.
 pub struct Counting {
     heaps: Arc<Mutex<Preloaded>>,
-    /// To be told of programs that are executed.
+    /// To be called for programs that are executed.
     pub executed: Rc<RefCell<Executed>>,
     _service: Service,
     _library: Option<(Library, String)>,
@@ -169,7 +170,7 @@ impl Counting {
         self.heaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At the end of a run: beside what is mapped, where that was looked at last by `seen`.
+    /// At the end of a run: with what is mapped, for the processes in `seen`, whose last snapshot is current.
     pub fn conclude(&self, mappings: &Report, seen: &HashSet<Pid>) -> HeapReport {
         self.heaps().finish_ended();
         let mut symbols = symbolizer();
@@ -191,7 +192,7 @@ impl Counting {
         }
     }
 
-    /// Of a sample, what is not in it was not looked at.
+    /// Of a sample, what is not in it was not examined.
     pub fn explain_silence(&self, report: &mut HeapReport) {
         let silent = report.processes.iter_mut().filter(|process| silence::is_silent(process));
         for process in silent.filter(|_| report.sampling_bytes.is_none()) {
@@ -216,7 +217,7 @@ impl Counting {
         let seen = processes.iter().map(|(_, picture)| crate::heap::sampling::blocks(calls(picture))).sum();
         let incomplete = all.iter().map(|portrait| portrait.incomplete).sum();
         let truncated = all.iter().map(|portrait| portrait.truncated).sum();
-        let wanted: Vec<_> = processes.iter().flat_map(|(_, picture)| picture.stacks()).collect();
+        let owners: Vec<_> = processes.iter().flat_map(|(_, picture)| picture.stacks()).collect();
         let Preloaded { unwinder, stacks, functions, .. } = &mut *heaps;
         let facts = HeapFacts {
             backend: "preload".to_owned(),
@@ -232,7 +233,7 @@ impl Counting {
             without_stack: 0,
             start_ns: self.start_ns,
         };
-        let names = symbols.symbolize(stacks, wanted, unwinder.files_mut());
+        let names = symbols.symbolize(stacks, owners, unwinder.files_mut());
         let pictures: Vec<_> = processes.iter().map(|(facts, picture)| (facts, picture)).collect();
         let mut report = build(&facts, &pictures, stacks, &names);
         for (process, (own, forked, sizes)) in report.processes.iter_mut().zip(own) {

@@ -76,7 +76,7 @@ impl Preloaded {
         Ok(all)
     }
 
-    /// Who a stack of a process is.
+    /// The owner of a stack of a process.
     fn site(&mut self, process: &mut Counting, number: usize) -> Option<SiteId> {
         if let Some(known) = process.sites.get(number).copied().flatten() {
             return Some(known);

@@ -41,12 +41,12 @@ impl Service {
         };
         let (stop, clock) = (Arc::clone(&over), Arc::clone(&bell));
         spawn("clock", Box::new(move || keep_time(&clock, start_ns, &stop)))?;
-        let (stop, rung, pupils) = (Arc::clone(&over), Arc::clone(&bell), Arc::clone(heaps));
-        spawn("teacher", Box::new(move || teach(&pupils, &rung, &stop)))?;
-        let (stop, pupils) = (Arc::clone(&over), Arc::clone(heaps));
+        let (stop, rung, counted) = (Arc::clone(&over), Arc::clone(&bell), Arc::clone(heaps));
+        spawn("unwind rules", Box::new(move || publish_rules(&counted, &rung, &stop)))?;
+        let (stop, counted) = (Arc::clone(&over), Arc::clone(heaps));
         spawn(
             "listener",
-            Box::new(move || listen(&pupils, (&listener, &bell), (sleeping, settings), &stop)),
+            Box::new(move || listen(&counted, (&listener, &bell), (sleeping, settings), &stop)),
         )?;
         Ok(Service { over, threads })
     }
@@ -65,12 +65,12 @@ impl Drop for Service {
 fn keep_time(bell: &Bell, start_ns: u64, over: &AtomicBool) {
     while !over.load(Relaxed) {
         let milliseconds = monotonic_ns().saturating_sub(start_ns) / 1_000_000;
-        bell.tell_time(u32::try_from(milliseconds).unwrap_or(u32::MAX));
+        bell.publish_time(u32::try_from(milliseconds).unwrap_or(u32::MAX));
         thread::sleep(TICK);
     }
 }
 
-fn teach(heaps: &Mutex<Preloaded>, bell: &Bell, over: &AtomicBool) {
+fn publish_rules(heaps: &Mutex<Preloaded>, bell: &Bell, over: &AtomicBool) {
     while !over.load(Relaxed) {
         let rung = bell.rung().load(Acquire);
         let some = heaps.lock().unwrap_or_else(PoisonError::into_inner).answer(wake);
@@ -97,8 +97,8 @@ fn listen(
         let _ = poll(&mut fds, PollTimeout::from(GLANCE_MS));
         if fds.iter().any(|fd| fd.any().unwrap_or(false)) {
             let only = heaps.lock().unwrap_or_else(PoisonError::into_inner).only.clone();
-            let is_wanted = |pid| only.as_ref().is_none_or(|only| only.contains(&pid));
-            match listener.accept(settings, bell, is_wanted) {
+            let is_selected = |pid| only.as_ref().is_none_or(|only| only.contains(&pid));
+            match listener.accept(settings, bell, is_selected) {
                 Ok(Some(arrival)) => {
                     let mut heaps = heaps.lock().unwrap_or_else(PoisonError::into_inner);
                     heaps.finish_ended();
@@ -114,7 +114,7 @@ fn listen(
             heaps.finish_ended();
             sleeping.extend(heaps.take_asleep());
         }
-        // Who has called is answered by this thread alone: nobody is called who is there.
+        // A process that has connected is served by this thread alone, and is not woken again.
         sleeping.retain(|process| process.wake(listener.name()).is_ok());
     }
     sleeping.iter().for_each(Armed::leave);

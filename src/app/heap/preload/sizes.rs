@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const LARGE: u64 = 64 << 10;
 
 /// An allocator that has hardly begun may not know.
-const NOT_TOLD: u64 = 0;
+const UNKNOWN: u64 = 0;
 
 /// Sums by class.
 #[derive(Default)]
@@ -26,10 +26,10 @@ struct Sum {
 }
 
 impl Sizes {
-    /// A block, what it was given, and what it stands for.
+    /// A block, its usable size, and what it represents.
     pub fn add(&mut self, size: u64, given: Option<u64>, weight: Weight) {
-        let given = given.unwrap_or(NOT_TOLD);
-        self.has_known |= given != NOT_TOLD;
+        let given = given.unwrap_or(UNKNOWN);
+        self.has_known |= given != UNKNOWN;
         let (from, to) = match given {
             ..=LARGE => (given, given),
             _ => {
@@ -43,7 +43,7 @@ impl Sizes {
         sum.rounding += given.saturating_sub(size).saturating_mul(weight.blocks) / BLOCK;
     }
 
-    /// None where the allocator tells nothing.
+    /// None where the allocator reports no usable sizes.
     pub fn classes(self) -> Vec<SizeClass> {
         if !self.has_known {
             return Vec::new();

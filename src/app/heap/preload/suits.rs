@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Scripts whose interpreter is a script …
 const MOST_INTERPRETERS: usize = 4;
 
-/// Why other functions are asked for than those that the library stands before.
+/// Why other functions are requested than those that the library interposes.
 pub fn other_functions(descriptions: &[Description]) -> Option<String> {
     let other = descriptions.iter().find(|each| !DEFAULT_ALLOCATORS.contains(&each.name.as_str()))?;
     Some(format!("the functions of {} are not those that a preloaded library can stand before", other.name))
@@ -64,8 +64,8 @@ fn unsuited_file(file: &Path, name: &str, descriptions: &[Description]) -> Optio
     own.first().map(|function| Unsuited::OwnAllocator(function.symbol.clone()))
 }
 
-/// An allocator under names that the library does not stand before: one of its functions. Where there is one that
-/// it does stand before, that is what programs call.
+/// An allocator under names that the library does not interpose: one of its functions. Where there is one
+/// that it does interpose, that is what programs call.
 pub fn other_names(
     object: &Object,
     (name, is_program): (&str, bool),

@@ -1,4 +1,5 @@
-//! The long tail of libraries and programs: rules that are data (docs/rules.md), asked after those that are code.
+//! The long tail of libraries and programs: rules that are data (docs/rules.md), tried after those that are
+//! code.
 //!
 //! A function on the stack or a name proves what the memory is; its size and place prove nothing.
 
@@ -6,7 +7,7 @@ mod format;
 mod table;
 
 pub use format::{Knob, Mapped, RuleError, TableRule, parse};
-pub use table::{Asked, DataRules, Named, each_once};
+pub use table::{DataRules, Named, Query, each_once};
 
 use super::app::{APP_MMAP, caller_of};
 use super::files::FILE;
@@ -37,12 +38,12 @@ impl Rule for DataRule {
         if !may_be_claimed(subject, world) {
             return None;
         }
-        let asked = Asked { mapped: mapped(subject), applies: &|rule| world.applies(rule) };
+        let query = Query { mapped: mapped(subject), applies: &|rule| world.applies(rule) };
         let rules = world.input.rules;
         let (found, name) = match subject.anon_name() {
-            Some(name) => (rules.by_name(&String::from_utf8_lossy(name), asked)?, name),
+            Some(name) => (rules.by_name(&String::from_utf8_lossy(name), query)?, name),
             None if subject.name().is_empty() => return None,
-            None => (rules.by_file(&String::from_utf8_lossy(subject.name()), asked)?, subject.name()),
+            None => (rules.by_file(&String::from_utf8_lossy(subject.name()), query)?, subject.name()),
         };
         let claim = claim(subject, Evidence::Name, found);
         Some(match subject.record {
@@ -58,8 +59,8 @@ impl Rule for DataRule {
     fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path.filter(|_| may_be_claimed(subject, world))?;
         let lines: Vec<Named<'_>> = path.lines.iter().take(at + 1).map(named).collect();
-        let asked = Asked { mapped: mapped(subject), applies: &|rule| world.applies(rule) };
-        let rule = world.input.rules.by_line(&lines, at, asked)?;
+        let query = Query { mapped: mapped(subject), applies: &|rule| world.applies(rule) };
+        let rule = world.input.rules.by_line(&lines, at, query)?;
         Some(claim(subject, Evidence::Stack, rule))
     }
 
@@ -93,7 +94,7 @@ impl Rule for DataRule {
         let more = self::advice(rule, group, world);
         advice.title = more.title;
         advice.why = format!("{}; {}", more.why, advice.why);
-        // what was said for want of this knowledge
+        // what was said without this knowledge
         let sizes_stacks = |fix: &Fix| {
             let mut knobs = rules.rules().iter().flat_map(|rule| &rule.knobs);
             knobs.any(|knob| knob.stacks && knob.knob == fix.knob)
@@ -167,7 +168,7 @@ fn claim(subject: &Subject<'_>, evidence: Evidence, rule: usize) -> Claim {
     Claim::new(category, evidence, part).merge(Merge::ByCategory).label(rule)
 }
 
-/// The kernel's own mappings and images of programs are what they are, whoever asked for them.
+/// The kernel's own mappings and images of programs are classified as such, whichever code requested them.
 fn may_be_claimed(subject: &Subject<'_>, world: &World<'_>) -> bool {
     match subject.region.kind {
         RegionKind::Anonymous | RegionKind::SharedAnonymous | RegionKind::SysvShm | RegionKind::HugeTlb => {

@@ -12,7 +12,7 @@ mod built_in {
     include!(concat!(env!("OUT_DIR"), "/built_in_rules.rs"));
 }
 
-/// Rules in the order in which they are asked.
+/// Rules in the order in which they are tried.
 #[derive(Clone, Default, Debug)]
 pub struct DataRules {
     rules: Vec<TableRule>,
@@ -24,9 +24,9 @@ pub struct DataRules {
     of_files: Vec<usize>,
 }
 
-/// The piece that rules are asked about, and which of them are about what is in its process.
+/// The piece to classify, and which rules apply to its process.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct Query<'a> {
     pub mapped: Mapped<'a>,
     /// By the rule's number.
     pub applies: &'a dyn Fn(usize) -> bool,
@@ -106,7 +106,7 @@ impl DataRules {
         !self.named.is_empty() || !self.of_files.is_empty()
     }
 
-    /// True if some rule names this function, whatever else it wants.
+    /// True if some rule names this function, whatever its other conditions.
     pub fn knows(&self, line: Named<'_>) -> bool {
         let has = |name: &str| {
             let matches = |&at: &usize| any(&self.rules[at].proof.functions, name);
@@ -138,7 +138,7 @@ impl DataRules {
         &self,
         lines: &[Named<'_>],
         at: usize,
-        Asked { mapped, applies }: Asked<'_>,
+        Query { mapped, applies }: Query<'_>,
     ) -> Option<usize> {
         let line = *lines.get(at)?;
         let inner = lines.get(..at)?;
@@ -174,13 +174,13 @@ impl DataRules {
     }
 
     /// The first rule that the program's own name for the memory proves.
-    pub fn by_name(&self, name: &str, Asked { mapped, applies }: Asked<'_>) -> Option<usize> {
+    pub fn by_name(&self, name: &str, Query { mapped, applies }: Query<'_>) -> Option<usize> {
         let named = |rule: &TableRule| any(&rule.proof.names, name) && rule.condition.holds(mapped);
         self.named.iter().copied().find(|&at| named(&self.rules[at]) && applies(at))
     }
 
     /// The first rule that the mapped file's path proves.
-    pub fn by_file(&self, path: &str, Asked { mapped, applies }: Asked<'_>) -> Option<usize> {
+    pub fn by_file(&self, path: &str, Query { mapped, applies }: Query<'_>) -> Option<usize> {
         let of_file = |rule: &TableRule| any(&rule.proof.files, path) && rule.condition.holds(mapped);
         self.of_files.iter().copied().find(|&at| of_file(&self.rules[at]) && applies(at))
     }
@@ -189,7 +189,7 @@ impl DataRules {
 /// The first id that two of these rules have.
 ///
 /// # Errors
-/// Where the second of them stands.
+/// Where the second of them is.
 pub fn each_once(rules: &[TableRule]) -> Result<(), RuleError> {
     let mut known: HashMap<&str, &TableRule> = HashMap::new();
     for rule in rules {

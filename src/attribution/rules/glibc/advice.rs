@@ -73,8 +73,8 @@ fn own_calls_stay_inside(world: &World<'_>) -> bool {
 
 /// glibc counts the processors that a thread may run on, not the time that a cgroup gives it
 /// (malloc/arena.c, `arena_get2`; sysdeps/unix/sysv/linux/getsysstats.c).
-fn too_many_processors(around: &Limits) -> String {
-    let (Some(cpus), Some(quota)) = (around.cpus, around.cpu_quota) else { return String::new() };
+fn too_many_processors(limits: &Limits) -> String {
+    let (Some(cpus), Some(quota)) = (limits.cpus, limits.cpu_quota) else { return String::new() };
     if quota >= cpus.saturating_mul(1000) {
         return String::new();
     }
@@ -106,7 +106,7 @@ fn other_allocator(world: &World<'_>) -> Option<&'static str> {
 fn blocks(group: &Group<'_>) -> Advice {
     let n = group.instances_with(BLOCK);
     let blocks = if n == 1 { "one block".to_string() } else { format!("{} blocks", count_word(n)) };
-    // without a stack nobody knows which call it was
+    // without a stack the call is not known
     let (here, knob) = match (group.path.is_some_and(names_caller), n) {
         (true, _) => (" here", "allocate less, or later, at this call"),
         (false, 1) => ("", "allocate less, or later, at the call that asked for it"),
@@ -123,7 +123,7 @@ fn blocks(group: &Group<'_>) -> Advice {
     )
 }
 
-/// The stack gets to somebody outside of the C library; one that ends early, to somebody with a name.
+/// The stack reaches a caller outside of the C library; one that ends early, a caller with a name.
 fn names_caller(path: &CallPath) -> bool {
     let outside =
         |l: &Line| !l.module.is_empty() && !super::is_libc(&l.module) && !l.is_wrapper() && !l.is(ENTRIES);
@@ -173,14 +173,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_below_the_processors_is_told() {
-        let around = |cpus, cpu_quota| Limits { cpus: Some(cpus), cpu_quota, ..Limits::default() };
-        let text = too_many_processors(&around(64, Some(2000)));
+    fn a_quota_below_the_processors_is_reported() {
+        let limits = |cpus, cpu_quota| Limits { cpus: Some(cpus), cpu_quota, ..Limits::default() };
+        let text = too_many_processors(&limits(64, Some(2000)));
         assert_eq!(
             text,
             "; glibc sees 64 processors here, so up to 512 arenas, though the CPU quota is worth 2.0"
         );
-        assert_eq!(too_many_processors(&around(2, Some(2000))), "");
-        assert_eq!(too_many_processors(&around(64, None)), "");
+        assert_eq!(too_many_processors(&limits(2, Some(2000))), "");
+        assert_eq!(too_many_processors(&limits(64, None)), "");
     }
 }

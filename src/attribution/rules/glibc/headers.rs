@@ -28,9 +28,9 @@ const LEAST_BLOCK: u64 = 128 << 10;
 /// terabytes of a sanitizer's shadow would give hundreds of thousands.
 const MAX_BLIND_CANDIDATES: usize = 4096;
 
-/// Multiples of 64 MiB in writable private anonymous memory whose page is resident or swapped:
-/// glibc writes the header when it makes a heap, and reading a page that nobody has touched
-/// would change the target's page tables. Second: true when the list was cut short.
+/// Multiples of 64 MiB in writable private anonymous memory whose page is resident or swapped: glibc writes
+/// the header when it makes a heap, and reading an untouched page would change the target's page tables.
+/// Second: true when the list was cut short.
 fn heap_candidates(mappings: &[Mapping], residency: &Residency) -> (Vec<Addr>, bool) {
     let page_exact = residency.is_page_exact();
     let mut candidates = Vec::new();
@@ -82,8 +82,8 @@ fn push_touched(candidates: &mut Vec<Addr>, within: AddrRange, runs: &[AddrRange
     }
 }
 
-/// The header in `bytes`, read at `at`, if it can be one. `mapped` tells whether an address
-/// is mapped. `pagesize` is 0 for glibc before 2.35, which has no such field.
+/// The header in `bytes`, read at `at`, if it can be one. `mapped` returns whether an address is mapped.
+/// `pagesize` is 0 for glibc before 2.35, which has no such field.
 fn decode_heap_info(at: Addr, bytes: &[u8; ARENA_HEADER], mapped: &dyn Fn(Addr) -> bool) -> Option<HeapInfo> {
     let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
     let mut next = || words.next().unwrap_or(0);
@@ -109,12 +109,12 @@ pub fn plausible(found: &HeapInfo) -> bool {
         && if prev.0 == 0 { in_first_heap } else { chained && !in_first_heap }
 }
 
-/// The length that a header states, if it can be one at the start of `room` bytes.
-fn block_len(header: &[u8; BLOCK_HEADER], room: u64) -> Option<u64> {
+/// The length that a header states, if it can be one at the start of `available` bytes.
+fn block_len(header: &[u8; BLOCK_HEADER], available: u64) -> Option<u64> {
     let mut words = header.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
     let (before, size) = (words.next()?, words.next()?);
     let len = size & !(PAGE - 1);
-    (before == 0 && size == len | IS_MMAPPED && (PAGE..=room).contains(&len)).then_some(len)
+    (before == 0 && size == len | IS_MMAPPED && (PAGE..=available).contains(&len)).then_some(len)
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_touched_multiples_are_asked_for() {
+    fn only_touched_multiples_are_read() {
         let span = writable(0x7f10_bfff_f000, 0x7f10_d000_0000);
         let stack = Mapping { name: b"[stack]".to_vec(), ..span.clone() };
         let touched = vec![
@@ -229,11 +229,11 @@ mod tests {
 
     #[test]
     fn only_whole_pages_with_one_flag_that_fit() {
-        let room = 0x10_0000;
-        assert_eq!(block_len(&block_header(0, 0x4_1002), room), Some(0x4_1000));
-        assert_eq!(block_len(&block_header(0, room | 2), room), Some(room));
-        for (before, size) in [(0, room + 0x1002), (0, 0x4_1000), (0, 0x4_1003), (8, 0x4_1002), (0, 2)] {
-            assert_eq!(block_len(&block_header(before, size), room), None, "{before} {size:#x}");
+        let available = 0x10_0000;
+        assert_eq!(block_len(&block_header(0, 0x4_1002), available), Some(0x4_1000));
+        assert_eq!(block_len(&block_header(0, available | 2), available), Some(available));
+        for (before, size) in [(0, available + 0x1002), (0, 0x4_1000), (0, 0x4_1003), (8, 0x4_1002), (0, 2)] {
+            assert_eq!(block_len(&block_header(before, size), available), None, "{before} {size:#x}");
         }
     }
 }

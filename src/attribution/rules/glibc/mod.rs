@@ -338,8 +338,8 @@ fn is_heap_sized(call: MmapCall) -> bool {
         && (call.len == 2 * HEAP_MAX || call.len == HEAP_MAX)
 }
 
-/// `sysmalloc_mmap_fallback` by name; stripped, by always asking for just 1 MiB at the same
-/// call site, which blocks of chance sizes do not.
+/// `sysmalloc_mmap_fallback` by name; stripped, by always requesting just 1 MiB at the same call site, which
+/// blocks of chance sizes do not.
 fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: usize) -> bool {
     if path.any(|l| l.is(&["sysmalloc_mmap_fallback"])) {
         return true;

@@ -36,7 +36,7 @@ impl Run {
 /// Where the heap begins that the subject is part of.
 pub fn heap_of(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
     let vma = subject.region.vma;
-    let Some(run) = run_around(world, vma) else {
+    let Some(run) = run_containing(world, vma) else {
         return full_heap(subject, world);
     };
     let reserved = || world.may_be_noreserve(run.reserved.start) || reserves_plainly(world);
@@ -62,7 +62,7 @@ pub fn cuts(region: &Region, world: &World<'_>) -> Vec<Addr> {
     if !world.heaps().is_empty() {
         return Vec::new();
     }
-    let Some(run) = run_around(world, region.vma) else { return Vec::new() };
+    let Some(run) = run_containing(world, region.vma) else { return Vec::new() };
     let Some(last) = run.last() else { return Vec::new() };
     if !run.holds_full_heaps(world) {
         return vec![last];
@@ -71,18 +71,18 @@ pub fn cuts(region: &Region, world: &World<'_>) -> Vec<Addr> {
     (0..=count).map(|n| Addr(run.used.start.0 + n * HEAP_MAX)).collect()
 }
 
-/// A heap without a reserved rest, right beside one that has it.
+/// A heap without a reserved rest, right next to one that has it.
 fn full_heap(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
     let vma = subject.region.vma;
     let own = world.mappings().get(vma).filter(|m| is_used(m))?;
     let whole = own.range.start.is_aligned(HEAP_MAX) && own.range.len().is_multiple_of(HEAP_MAX);
     let below = vma.checked_sub(1).filter(|_| world.below(vma).is_some_and(|m| m.prot.is_none()));
-    let beside = below.and_then(|below| run_around(world, below)).and_then(|run| run.last());
-    (whole && beside.is_some() && only_glibc(world) && is_all_touched(own.range, world))
+    let neighbour = below.and_then(|below| run_containing(world, below)).and_then(|run| run.last());
+    (whole && neighbour.is_some() && only_glibc(world) && is_all_touched(own.range, world))
         .then(|| subject.range.start.align_down(HEAP_MAX))
 }
 
-/// Nobody else in the process maps writable memory without accounting it.
+/// No other code in the process maps writable memory without accounting it.
 fn only_glibc(world: &World<'_>) -> bool {
     world.heaps().is_empty() && !has_other_allocator(world)
 }
@@ -92,8 +92,8 @@ fn has_other_allocator(world: &World<'_>) -> bool {
     world.fact("has another allocator", found)
 }
 
-/// A heap is used from its start to its end before the next one is made. Extents of an allocator that
-/// nothing else tells of snapshot the same but for this.
+/// A heap is used from its start to its end before the next one is made. Extents of an otherwise unknown
+/// allocator have the same layout but for this.
 fn is_all_touched(range: AddrRange, world: &World<'_>) -> bool {
     let (resident, swapped) = resident_and_swapped(&world.input.observations.residency, range);
     resident.saturating_add(swapped) >= range.len()
@@ -109,7 +109,7 @@ fn is_used(m: &Mapping) -> bool {
 }
 
 /// The writable VMAs and the reserved one above them that this VMA is among.
-fn run_around(world: &World<'_>, vma: usize) -> Option<Run> {
+fn run_containing(world: &World<'_>, vma: usize) -> Option<Run> {
     let mut top = vma;
     let mut steps = 0;
     while is_used(world.mappings().get(top)?) {

@@ -1,5 +1,5 @@
-//! Where Go's runtime keeps the goroutine that a thread works for: told by the instructions with which it changes
-//! from one stack to the other itself. They are in stripped programs, too, and say it of this very build.
+//! Where Go's runtime keeps the goroutine that a thread works for: found by the instructions with which it
+//! switches stacks itself. They are in stripped programs, too, and are those of this very build.
 //!
 //! Source: src/runtime/asm_amd64.s, `systemstack` and `gosave_systemstack_switch`; src/runtime/runtime2.go, `g`, `m`,
 //! `gobuf`. The same from Go 1.17 on; seen in 1.19, 1.21 to 1.27.
@@ -35,8 +35,8 @@ pub(super) fn find(file: &dyn CodeFile) -> Option<Result<LeftStackLayout, NotRea
 fn layout(file: &dyn CodeFile, at: u64) -> Option<LeftStackLayout> {
     let from = at.checked_sub((LOADED + BEFORE) as u64)?;
     let head = file.read(from, LOADED + BEFORE)?;
-    let (loaded, asked) = head.split_at(LOADED);
-    let [0x48, 0x8b, 0x58, thread, 0x48, 0x3b, 0x43, _, 0x74, _] = *asked else { return None };
+    let (loaded, compare) = head.split_at(LOADED);
+    let [0x48, 0x8b, 0x58, thread, 0x48, 0x3b, 0x43, _, 0x74, _] = *compare else { return None };
     let running = match *loaded {
         [.., 0x64, 0x48, 0x8b, 0x04, 0x25, a, b, c, d] => Running::Offset(i32::from_le_bytes([a, b, c, d])),
         [0x48, 0xc7, 0xc1, a, b, c, d, 0x64, 0x48, 0x8b, 0x01] => {
@@ -111,11 +111,11 @@ mod tests {
     }
 
     /// `gosave_systemstack_switch` and, 64 bytes behind its beginning, `systemstack` from `load` on.
-    fn program(save: &str, load: &str, asked: &str) -> Program {
+    fn program(save: &str, load: &str, compare: &str) -> Program {
         let mut code = bytes(save);
         code.resize(64, 0xcc);
         code.extend(bytes(load));
-        code.extend(bytes(asked));
+        code.extend(bytes(compare));
         let back = -(code.len() as i32) - 4;
         code.extend(back.to_le_bytes());
         Program(0x45_9fc0, code)

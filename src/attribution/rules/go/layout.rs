@@ -30,7 +30,7 @@ const MAX_SUMMARIES: u64 = 2 << 30;
 const MIN_RUNGS: usize = 7;
 /// What is in use of a level of a small program; a large heap uses more.
 const MAX_STEP: u64 = 1 << 20;
-/// Guards of stacks, which may lie beside, are smaller.
+/// Guards of stacks, which may be adjacent, are smaller.
 const MIN_RESERVED: u64 = 128 << 10;
 const INDEX: u64 = 1 << 20;
 /// The index of all arenas (`mheap.arenas`, 4 Mi pointers), below the summaries.
@@ -46,7 +46,7 @@ fn ladder(neighbours: &[Mapping]) -> Option<AddrRange> {
     (rungs.len() >= 3 && range.len() <= MAX_SUMMARIES).then_some(range)
 }
 
-/// Several where the kernel placed them beside each other, with tables between them.
+/// Several where the kernel placed them next to each other, with tables between them.
 fn ladders(run: &[Mapping]) -> impl Iterator<Item = AddrRange> {
     let long = |m: &Mapping| !m.prot.is_none() && m.range.len() > MAX_STEP;
     run.split(long).filter_map(ladder)

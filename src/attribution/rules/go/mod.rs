@@ -1,8 +1,8 @@
 //! The Go runtime: heap arenas, the page allocator's summaries, its other tables.
 //!
-//! Names come first: from 1.25 on it sets one for each mapping (runtime/set_vma_name_linux.go), which
-//! a tracer gets even where the kernel refuses it. Without names and stacks, its reservations for the
-//! whole address space are like nobody else's (`go_layout`).
+//! Names come first: from 1.25 on it sets one for each mapping (runtime/set_vma_name_linux.go), which a
+//! tracer gets even where the kernel refuses it. Without names and stacks, its reservations for the whole
+//! address space are unique (`go_layout`).
 
 mod goroutines;
 mod layout;
@@ -50,7 +50,7 @@ fn is_go(line: &Line) -> bool {
 
 /// The line of the function for which the runtime worked on the thread's own stack; None: for itself, or that is not
 /// known.
-fn asked(path: &CallPath) -> Option<usize> {
+fn caller(path: &CallPath) -> Option<usize> {
     let switches = |line: &Line| {
         line.function.as_deref().is_some_and(|f| SWITCHES.iter().any(|switch| f.starts_with(switch)))
     };
@@ -145,7 +145,7 @@ impl Rule for GoRule {
         let by_program = subject.path.is_some_and(|p| {
             p.caller_line().is_some_and(|l| l.function.is_none() && !l.module.contains(".so"))
         });
-        // without a stack: in a pure Go program nobody else calls mmap; its bss is the loader's
+        // without a stack: in a pure Go program no other code calls mmap; its bss is the loader's
         let bss = world.below(subject.region.vma).is_some_and(|m| m.file.is_some());
         let nobody_else = subject.path.is_none_or(|p| p.lines.is_empty())
             && !(bss && subject.record.is_none())
@@ -199,7 +199,7 @@ impl Rule for GoRule {
     }
 }
 
-/// The heap is known by where it lies, whoever committed it.
+/// The heap is recognised by its addresses, whichever code committed it.
 fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, part: &'static str) -> Claim {
     let range = AddrRange { start: ARENA_HINT, end: Addr(ARENA_HINT.0 + (1 << 36)) };
     let laid_out = world.surveyed(ID, subject.range.start);
@@ -207,7 +207,7 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, part: &'s
     if in_heap || part == HEAP || range.contains(subject.range.start) && world.starts_at(ARENA_HINT) {
         let part = if subject.is_reserved() { HEAP_RESERVED } else { HEAP };
         let arena = Instance::At(subject.range.start.align_down(ARENA));
-        let merge = subject.path.and_then(asked).map_or(Merge::ByCategory, Merge::ByCaller);
+        let merge = subject.path.and_then(caller).map_or(Merge::ByCategory, Merge::ByCaller);
         return Claim::new(GO_HEAP, evidence, part).instance(arena).merge(merge);
     }
     Claim::new(GO_HEAP, evidence, part).merge(Merge::ByCategory)

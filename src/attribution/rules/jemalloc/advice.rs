@@ -7,8 +7,8 @@ use crate::attribution::units::{count_word, size};
 
 /// What every jemalloc reads that was configured without a prefix.
 const USUAL_SETTING: &str = "MALLOC_CONF";
-/// Unmapping instead of keeping made 308 mappings of 122 (Redis): with that much less room than now,
-/// the advice would do harm.
+/// Unmapping instead of keeping made 308 mappings of 122 (Redis): with that little distance to the limit, the
+/// advice would do harm.
 const MORE_MAPPINGS: u64 = 3;
 
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
@@ -86,13 +86,13 @@ fn unmapping(advice: Advice, world: &World<'_>, (variable, spare): (&str, u64)) 
     advice.fix(Fix::new(&knob, 0, 0).note(&format!("{note} ({of_limit})")))
 }
 
-/// The variable that the jemalloc at hand reads: its functions' names tell, else its strings.
+/// The variable that the jemalloc at hand reads: by its functions' names, else by its strings.
 fn setting(group: &Group<'_>, world: &World<'_>) -> String {
     if group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_"))) {
         return "_RJEM_MALLOC_CONF".to_string();
     }
     let mut known = world.marked(super::MARK).filter_map(|found| found.setting.as_deref());
     let first = known.next().unwrap_or(USUAL_SETTING);
-    // Two copies that read different ones: nobody can tell whose memory this is.
+    // Two copies that read different ones: whose memory this is is not known.
     if known.all(|other| other == first) { first.to_string() } else { USUAL_SETTING.to_string() }
 }

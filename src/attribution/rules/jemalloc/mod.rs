@@ -32,7 +32,7 @@ const EXTENT: &str = "jemalloc extent";
 const LEFT: &str = "jemalloc extent, by elimination";
 pub const RETAINED: &str = "retained";
 
-/// Functions of jemalloc without a prefix in static builds, that nobody else has.
+/// Functions of jemalloc without a prefix in static builds, that no other library has.
 const PLAIN: &[&str] = &[
     "base_block_alloc",
     "base_alloc_impl",
@@ -79,8 +79,8 @@ const MARK: &str = "jemalloc";
 
 pub struct JemallocRule;
 
-/// jemalloc's own functions under whatever namespace it was configured with
-/// (`--with-private-namespace`, `--with-jemalloc-prefix`): names that nobody else has.
+/// jemalloc's own functions under whatever namespace it was configured with (`--with-private-namespace`,
+/// `--with-jemalloc-prefix`): names that no other library has.
 static NAMESPACED: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
         "^[A-Za-z0-9_]+_(base_block_alloc|extent_alloc_mmap|ecache_alloc_grow|pac_alloc_real|os_pages_map\
@@ -203,7 +203,7 @@ impl Rule for JemallocRule {
             return (is_extent_call(call) && known).then(|| claim(Evidence::Shape, EXTENT, 0));
         }
         let vma = subject.range;
-        // it asks for no addresses, and of two that map alike nobody can tell
+        // it requests no addresses, and two that map alike cannot be distinguished
         if is_hinted(vma.start, world) || may_be_arena(vma, world) {
             return None;
         }
@@ -220,9 +220,8 @@ impl Rule for JemallocRule {
         (fits && loaded(world)).then(|| claim(Evidence::Shape, EXTENT, 0))
     }
 
-    /// With retain:false it unmaps pieces, and no length or alignment tells what it keeps. Where every
-    /// malloc of the process is jemalloc's and no runtime maps memory of its own, what is left is
-    /// jemalloc's.
+    /// With retain:false it unmaps pieces, and no length or alignment shows what it keeps. Where every malloc
+    /// of the process is jemalloc's and no runtime maps memory of its own, what is left is jemalloc's.
     fn as_last(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let writable = subject.is_private_anonymous() && subject.region.prot == Prot::RW;
         let plain = writable && subject.record.is_none() && subject.name().is_empty();

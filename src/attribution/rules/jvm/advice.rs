@@ -7,8 +7,8 @@ use crate::attribution::rules::{Advice, Group, Placed, World};
 use crate::attribution::units::{exact_size, size};
 
 const MIB: u64 = 1 << 20;
-/// Room for compiled code and for classes that small programs can do with; the field guide's runs
-/// did with it.
+/// Space for compiled code and for classes that is enough for small programs; it was in the field guide's
+/// runs.
 const SMALL: u64 = 32 * MIB;
 /// Address space for a byte of ZGC's heap (zGlobals.hpp, ZVirtualToPhysicalRatio).
 const Z_RATIO: u64 = 16;
@@ -52,7 +52,7 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
     let (all, reserved) = (group.footprint.virt, group.footprint.reserved);
     let committed = all - reserved;
     let views = group.instances.max(1);
-    let asked = Flags::of(world).heap;
+    let set = Flags::of(world).heap;
     let why = match views {
         1 => {
             let why = format!(
@@ -62,7 +62,7 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
                 size(committed),
                 size(group.footprint.rss)
             );
-            why + &whence(all, asked, world)
+            why + &whence(all, set, world)
         }
         _ => {
             let why = format!(
@@ -73,7 +73,7 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
                 size(committed / views),
                 size(group.footprint.rss / views)
             );
-            why + &whence(all / views / Z_RATIO, asked, world)
+            why + &whence(all / views / Z_RATIO, set, world)
         }
     };
     let keep = committed.div_ceil(MIB).max(8) * MIB;
@@ -97,29 +97,29 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
         .wont("System.gc()", "gives pages back, never the reservation")
 }
 
-/// Why the heap may be as large as it is, where that can be told.
-fn whence(largest: u64, asked: Option<u64>, world: &World<'_>) -> String {
-    let around = &world.input.observations.limits;
+/// Why the heap may be as large as it is, where that is known.
+fn whence(largest: u64, set: Option<u64>, world: &World<'_>) -> String {
+    let limits = &world.input.observations.limits;
     // rounded to the heap's alignment
     let quarter_of =
         |memory: u64| largest <= memory / 4 + 32 * MIB && largest + 32 * MIB >= memory / 4 && largest > 0;
-    if let Some(asked) = asked.filter(|&asked| asked == largest) {
-        return format!("; -Xmx (or MaxHeapSize) on the command line allows {}", exact_size(asked));
+    if let Some(set) = set.filter(|&set| set == largest) {
+        return format!("; -Xmx (or MaxHeapSize) on the command line allows {}", exact_size(set));
     }
-    if let Some(room) = around.cgroup.filter(|room| quarter_of(room.limit)) {
+    if let Some(cgroup) = limits.cgroup.filter(|cgroup| quarter_of(cgroup.limit)) {
         return format!(
             "; without -Xmx that is a quarter of what the cgroup allows ({})",
-            exact_size(room.limit)
+            exact_size(cgroup.limit)
         );
     }
-    match around.memory {
+    match limits.memory {
         Some(memory) if quarter_of(memory) => {
             let mut text =
                 format!("; without -Xmx that is a quarter of the memory that it sees ({})", size(memory));
-            if let Some(room) = around.cgroup.filter(|room| room.limit < largest) {
+            if let Some(cgroup) = limits.cgroup.filter(|cgroup| cgroup.limit < largest) {
                 text += &format!(
                     ", more than the cgroup allows ({}): the kernel would kill it before the heap is full",
-                    size(room.limit)
+                    size(cgroup.limit)
                 );
             }
             text

@@ -80,8 +80,8 @@ impl Flags {
     }
 
     fn class_space(&self) -> u64 {
-        let asked = self.class_space.unwrap_or(1 << 30);
-        self.metaspace.map_or(asked, |most| asked.min(most))
+        let default_or_set = self.class_space.unwrap_or(1 << 30);
+        self.metaspace.map_or(default_or_set, |most| default_or_set.min(most))
     }
 }
 
@@ -149,7 +149,7 @@ impl CodeMaps {
         for &(whole, committed) in maps {
             let Some(reserved) = whole.checked_sub(committed) else { continue };
             let same = by_reserved.entry(reserved).or_default();
-            // The first that fits is taken: none that an earlier one with less committed stands before.
+            // The first that fits is taken: none with an earlier one that has less committed.
             if same.last().is_none_or(|(_, least)| committed < *least) {
                 same.push((whole, committed));
             }
@@ -237,7 +237,7 @@ fn nodes(spans: &mut Spans) {
 }
 
 fn is_node(spans: &Spans, range: AddrRange) -> bool {
-    // Before what looks at all that lies inside.
+    // Before the check of all that lies inside.
     if range.start < COMPRESSED_END || !range.start.is_aligned(ROOT_CHUNK) {
         return false;
     }

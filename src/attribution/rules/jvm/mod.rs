@@ -1,8 +1,8 @@
 //! HotSpot: Java heap, class space and metaspace, code cache, the collectors' tables.
 //!
-//! By stack: what libjvm's frames say the reservation is for. What is committed later (mmap over a
-//! part of it) belongs to the reservation; where that was not seen, and without any stack, the
-//! layout of the whole process tells (`jvm_layout`).
+//! By stack: what libjvm's frames say the reservation is for. What is committed later (mmap over a part of
+//! it) belongs to the reservation; where that was not seen, and without any stack, the layout of the whole
+//! process decides (`jvm_layout`).
 
 mod advice;
 mod code;
@@ -228,7 +228,7 @@ impl Rule for JvmRule {
             _ => (OTHER, "performance counters (hsperfdata)"),
         };
         let claim = Claim::new(category, Evidence::Name, part).instance(Instance::Named(name.to_vec()));
-        // the library is worth a finding of its own
+        // the library has a finding of its own
         Some(if category == OTHER && part != MODULES { claim } else { claim.merge(Merge::ByCategory) })
     }
 
@@ -245,7 +245,7 @@ impl Rule for JvmRule {
             return Some(guard);
         }
         // what is committed later belongs to what it was reserved for
-        let reservation = reservation_around(subject, world);
+        let reservation = containing_reservation(subject, world);
         let event = reservation.as_ref().map(|r| r.0).or(subject.record.map(|r| r.event));
         let of = reservation.as_ref().and_then(|(_, stack)| world.path(*stack));
         let what = of.and_then(|path| purpose(path, 0)).or_else(|| purpose(path, at));
@@ -317,10 +317,10 @@ fn purpose(path: &CallPath, from: usize) -> Option<MemoryKind> {
 }
 
 /// The reservation (PROT_NONE) that this MAP_FIXED call lies in, the smallest one.
-fn reservation_around(subject: &Subject<'_>, world: &World<'_>) -> Option<(EventId, StackId)> {
+fn containing_reservation(subject: &Subject<'_>, world: &World<'_>) -> Option<(EventId, StackId)> {
     subject.call.filter(|c| c.has(MAP_FIXED))?;
     let own = subject.record?.event;
-    let around = world.reservations_around(subject.range).filter_map(|(at, r)| {
+    let candidates = world.reservations_containing(subject.range).filter_map(|(at, r)| {
         let call = MmapCall::of(&r.op).filter(|_| r.event != own)?;
         let stack = r.stack.ok()?;
         // trimmed to be aligned: others may have got what was cut off
@@ -332,5 +332,5 @@ fn reservation_around(subject: &Subject<'_>, world: &World<'_>) -> Option<(Event
         }
         world.path(stack).is_some_and(|path| path.any(is_jvm)).then_some((call.len, at, (r.event, stack)))
     });
-    around.min_by_key(|(len, at, _)| (*len, *at)).map(|(.., found)| found)
+    candidates.min_by_key(|(len, at, _)| (*len, *at)).map(|(.., found)| found)
 }

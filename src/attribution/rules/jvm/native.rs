@@ -1,5 +1,6 @@
-//! The JVM's record of its own native memory (Native Memory Tracking), as `jcmd PID VM.native_memory summary` prints it.
-//! It is asked by the protocol of jcmd (src/hotspot/os/posix/attachListener_posix.cpp, JDK 17 to 25).
+//! The JVM's record of its own native memory (Native Memory Tracking), as `jcmd PID VM.native_memory summary`
+//! prints it. It is queried by the protocol of jcmd (src/hotspot/os/posix/attachListener_posix.cpp, JDK 17 to
+//! 25).
 
 use super::code::structs::Structs;
 use crate::attribution::rules::peek::Peek;
@@ -7,7 +8,7 @@ use crate::model::Addr;
 use crate::model::arenas::ReadMemory;
 use crate::model::heap::runtime::{AskBudget, Door, OwnBudget, OwnPart, Unreadable};
 
-/// Entries of the table of flags that are looked at.
+/// Entries of the table of flags that are read.
 const MOST_FLAGS: u64 = 10_000;
 
 pub(super) const ASK: AskBudget = AskBudget {
@@ -21,7 +22,7 @@ pub(super) const ASK: AskBudget = AskBudget {
 /// Version of the protocol, the command, its argument, and two that are empty.
 const REQUEST: &[u8] = b"1\0jcmd\0VM.native_memory summary scale=B\0\0\0";
 
-/// Nothing is asked of a JVM that cannot answer: what its flags are stands in its memory.
+/// A JVM that cannot answer is not queried: its flags are read from its memory.
 fn find(
     variable: &mut dyn FnMut(&str) -> Option<Addr>,
     memory: &mut ReadMemory<'_>,

@@ -145,7 +145,7 @@ impl Spans {
         inside.flat_map(|(_, (taken, _))| [taken.start, taken.end]).collect()
     }
 
-    /// `range` is one `what`, whatever it looks like.
+    /// `range` is one `what`, whatever its layout.
     pub fn take_whole(&mut self, range: AddrRange, what: &MemoryKind) {
         if self.is_free(range) {
             let claim = Claim::new(what.category, Evidence::Shape, what.committed);

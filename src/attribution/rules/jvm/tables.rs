@@ -22,7 +22,7 @@ const Z_GRANULE: u64 = 2 << 20;
 const Z_MARK_STACK_SIZE: u64 = 8 << 30;
 /// Reserved parts are larger than stacks' guards.
 const MIN_RESERVED: u64 = 64 << 10;
-/// Smaller ones that are committed as a whole are not looked for.
+/// Smaller ones that are committed as a whole are not searched for.
 const MIN_WHOLE: u64 = 4 << 20;
 /// Mappings that a table may consist of where both its ends are known.
 const MAX_PARTS: usize = 16;
@@ -32,7 +32,7 @@ const HEAP_ALIGN: u64 = 64 << 10;
 /// Reservations that one heap can consist of.
 const GENERATIONS: usize = 3;
 
-/// A reservation, as far as maps tells where it begins.
+/// A reservation, as far as maps shows where it begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reservation {
     pub range: AddrRange,
@@ -62,10 +62,10 @@ pub(super) fn reservations(spans: &Spans) -> Vec<Reservation> {
     found
 }
 
-/// The largest reservation (or neighbouring ones together) that tables of its size exist for,
-/// or that is as large as the command line says. What was committed right below it may have merged
-/// with its begin: the command line's size, counted from its end, tells where that is.
-pub(super) fn largest_with_tables(free: &[Reservation], asked: Option<u64>) -> Option<AddrRange> {
+/// The largest reservation (or neighbouring ones together) that tables of its size exist for, or that is as
+/// large as the command line says. What was committed right below it may have merged with its begin: the
+/// command line's size, counted from its end, shows where that is.
+pub(super) fn largest_with_tables(free: &[Reservation], heap_size: Option<u64>) -> Option<AddrRange> {
     let sizes: std::collections::HashSet<u64> = free.iter().map(|r| r.range.len()).collect();
     let mut best: Option<AddrRange> = None;
     for (i, first) in free.iter().enumerate() {
@@ -75,11 +75,12 @@ pub(super) fn largest_with_tables(free: &[Reservation], asked: Option<u64>) -> O
                 break;
             }
             whole.end = next.range.end;
-            let merged = asked.and_then(|asked| without_what_merged(whole, first.committed, asked));
+            let merged =
+                heap_size.and_then(|heap_size| without_what_merged(whole, first.committed, heap_size));
             let range = merged.unwrap_or(whole);
             let size = range.len();
             let tables = [page_up(size / 64), page_up(size / CARD), page_up(size / CARD) + PAGE];
-            let proven = asked == Some(size) || tables.iter().any(|table| sizes.contains(table));
+            let proven = heap_size == Some(size) || tables.iter().any(|table| sizes.contains(table));
             if size >= MIN_HEAP && proven && best.is_none_or(|best| best.len() < size) {
                 best = Some(range);
             }
@@ -88,9 +89,9 @@ pub(super) fn largest_with_tables(free: &[Reservation], asked: Option<u64>) -> O
     best
 }
 
-/// The last `asked` bytes, if they begin in the committed part, at a place where a heap may begin.
-fn without_what_merged(whole: AddrRange, committed: u64, asked: u64) -> Option<AddrRange> {
-    let start = Addr(whole.end.0.checked_sub(asked)?);
+/// The last `heap_size` bytes, if they begin in the committed part, at a place where a heap may begin.
+fn without_what_merged(whole: AddrRange, committed: u64, heap_size: u64) -> Option<AddrRange> {
+    let start = Addr(whole.end.0.checked_sub(heap_size)?);
     let begin = whole.start.0..whole.start.0.saturating_add(committed);
     (begin.contains(&start.0) && start.is_aligned(HEAP_ALIGN)).then_some(AddrRange { start, end: whole.end })
 }
@@ -116,7 +117,7 @@ pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
     }
     let runs: Vec<Vec<Span>> = spans.runs(reservable).into_iter().map(<[Span]>::to_vec).collect();
     for run in runs {
-        // what is found is an edge for what lies beside it
+        // what is found is an edge for its neighbours
         while let Some((range, bitmap)) = next_table(spans, &run, &sizes) {
             spans.take(range, if bitmap { &BITMAP } else { &CARDS });
         }
@@ -134,12 +135,12 @@ pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
 /// right below, and commits nothing of it until then (shenandoahHeap.cpp, `_aux_bitmap_region`).
 fn second_bitmap(spans: &mut Spans, size: u64) {
     let bitmaps = spans.edges_of(BITMAP.category, BITMAP.committed);
-    let beside = |start: Addr| {
+    let mapping_at = |start: Addr| {
         let range = AddrRange { start: Addr(start.0.saturating_sub(size)), end: start };
         let reserved = spans.covers(range, |kind| kind == Kind::Closed);
         (size >= MIN_RESERVED && reserved && spans.is_free(range)).then_some(range)
     };
-    let found: Vec<AddrRange> = bitmaps.into_iter().filter_map(beside).collect();
+    let found: Vec<AddrRange> = bitmaps.into_iter().filter_map(mapping_at).collect();
     if let [range] = found.as_slice() {
         spans.take(*range, &BITMAP);
     }

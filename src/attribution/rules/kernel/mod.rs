@@ -1,5 +1,5 @@
-//! What the kernel maps by itself: vdso and vvar, uprobes' trampolines, aio rings, shadow
-//! stacks, the main thread's stack, huge pages asked for by name.
+//! What the kernel maps by itself: vdso and vvar, uprobes' trampolines, aio rings, shadow stacks, the main
+//! thread's stack, huge pages requested by name.
 
 pub(super) mod buffer;
 
@@ -78,7 +78,7 @@ impl Rule for KernelRule {
     }
 }
 
-/// Which way huge pages were asked for, by what maps calls them (mm/hugetlb.c, ipc/shm.c, mm/memfd.c).
+/// How huge pages were requested, by their name in maps (mm/hugetlb.c, ipc/shm.c, mm/memfd.c).
 fn huge_part(name: &[u8]) -> &'static str {
     if name.starts_with(b"/SYSV") {
         "System V segment (SHM_HUGETLB)"

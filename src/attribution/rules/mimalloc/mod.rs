@@ -19,11 +19,11 @@ pub const MIMALLOC: Category = Category {
     many: "mimalloc mappings",
 };
 
-/// 2.x asks for addresses far below where the kernel places mappings (src/os.c, aligned hints).
+/// 2.x requests addresses far below where the kernel places mappings (src/os.c, aligned hints).
 const HINTS: std::ops::Range<u64> = 0x200_0000_0000..0x1e00_0000_0000;
 /// An arena, as of 2.1 (`mi_option_arena_reserve`).
 const ARENA: u64 = 1 << 30;
-/// 3.x maps arenas wherever the kernel wants, at this alignment, and they merge with what lies beside.
+/// 3.x maps arenas wherever the kernel places them, at this alignment, and they merge with neighbours.
 const ALIGNMENT: u64 = 64 << 10;
 /// Of 3.x, where it did not merge with the arena.
 const PAGE_MAP: u64 = 2304 << 10;
@@ -42,12 +42,12 @@ const BLIND: &str = "its heaps are not read: which pages are in memory is not kn
                      With MIMALLOC_SHOW_STATS=1 in its environment the program prints mimalloc's own figures when it ends";
 
 /// By the segments' own headers, wherever mimalloc is: a library, or in the program.
-fn arenas(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
-    let unread = |why| ArenasRead::unread(around, "libmimalloc", "mimalloc", why);
-    if !around.residency.is_page_exact() {
+fn arenas(process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
+    let unread = |why| ArenasRead::unread(process, "libmimalloc", "mimalloc", why);
+    if !process.residency.is_page_exact() {
         return unread(BLIND);
     }
-    match segments::read(around, memory) {
+    match segments::read(process, memory) {
         found if found.is_empty() => unread(UNREAD),
         segments => ArenasRead { segments, knows_pages: true, ..ArenasRead::default() },
     }
@@ -65,12 +65,12 @@ fn has_segments(world: &World<'_>) -> bool {
     world.fact("has mimalloc's segments", || world.has_file(|f| f.starts_with("libmimalloc.so.2.0")))
 }
 
-/// At an address that it asked for, where the kernel places nothing by itself: no other allocator's.
+/// At an address that it requested, where the kernel places nothing by itself: no other allocator's.
 pub fn is_hinted(at: Addr, world: &World<'_>) -> bool {
     HINTS.contains(&at.0) && loaded(world)
 }
 
-/// As an arena of its may look that lies where the kernel placed it.
+/// True if it can be one of its arenas at an address chosen by the kernel.
 pub fn may_be_arena(range: AddrRange, world: &World<'_>) -> bool {
     loaded(world) && range.len() >= LEAST
 }
@@ -125,10 +125,10 @@ impl Rule for MimallocRule {
         }
         let own_addresses = is_hinted(subject.range.start, world);
         let like_an_arena = || {
-            // of two that map alike nobody can tell
+            // two that map alike cannot be distinguished
             !super::jemalloc::loaded(world)
                 && subject.region.prot == Prot::RW
-                // it never advises against huge pages: others do, of what looks alike
+                // it never advises against huge pages: others do, for mappings of the same shape
                 && !subject.has_flag("nh")
                 && (subject.record.is_some() || world.may_be_noreserve(subject.range.start))
                 && subject.range.len() >= LEAST
@@ -145,8 +145,8 @@ impl Rule for MimallocRule {
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
-        let asked = group.record.map_or(0, |record| record.mapped.0);
-        let largest = group.pieces.iter().map(|p| p.footprint.virt).max().unwrap_or(0).max(asked);
+        let recorded = group.record.map_or(0, |record| record.mapped.0);
+        let largest = group.pieces.iter().map(|p| p.footprint.virt).max().unwrap_or(0).max(recorded);
         let advice = if largest >= ARENA {
             arena_advice(group)
         } else if has_segments(world) {

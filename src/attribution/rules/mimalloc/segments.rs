@@ -24,31 +24,31 @@ const PURGED: &str = "purged after a while (MIMALLOC_PURGE_DELAY, before 2.1 MIM
 const FLAGS: u64 = 3;
 
 /// Each copy of the allocator. Needs to know which pages are in memory: reading others would touch them.
-pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Vec<SegmentHeaps> {
+pub fn read(process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Vec<SegmentHeaps> {
     let mut peek = Peek::new(memory);
-    LAYOUTS.iter().flat_map(|layout| of_layout(layout, around, &mut peek)).collect()
+    LAYOUTS.iter().flat_map(|layout| of_layout(layout, process, &mut peek)).collect()
 }
 
-fn of_layout(layout: &Layout, around: &Surroundings<'_>, peek: &mut Peek<'_, '_>) -> Vec<SegmentHeaps> {
+fn of_layout(layout: &Layout, process: &Surroundings<'_>, peek: &mut Peek<'_, '_>) -> Vec<SegmentHeaps> {
     let mut copies: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
-    for at in candidates(layout, around) {
-        let Some(header) = Header::at((layout, at), around.residency, peek) else { continue };
+    for at in candidates(layout, process) {
+        let Some(header) = Header::at((layout, at), process.residency, peek) else { continue };
         let headers = copies.entry(header.key).or_default();
         // Within a block of more than a segment lies what was there before.
         if headers.len() < MOST && headers.last().is_none_or(|before| before.range.end <= at) {
             headers.push(header);
         }
     }
-    copies.into_values().filter_map(|headers| copy(layout, &headers, (around.residency, peek))).collect()
+    copies.into_values().filter_map(|headers| copy(layout, &headers, (process.residency, peek))).collect()
 }
 
 /// Where a segment may begin.
-fn candidates(layout: &Layout, around: &Surroundings<'_>) -> Vec<Addr> {
-    let may_hold = around
+fn candidates(layout: &Layout, process: &Surroundings<'_>) -> Vec<Addr> {
+    let may_hold = process
         .mappings
         .iter()
         .filter(|m| m.file.is_none() && m.sharing == Sharing::Private && m.prot.read && m.prot.write);
-    let runs = may_hold.flat_map(|m| around.residency.resident_in(m.range));
+    let runs = may_hold.flat_map(|m| process.residency.resident_in(m.range));
     let inside = |run: AddrRange| {
         let first = run.start.0.next_multiple_of(layout.segment);
         (first..run.end.0).step_by(layout.segment as usize).map(Addr)
@@ -368,7 +368,7 @@ mod tests {
         };
         let source = ResidencySource::PagemapScan;
         let residency = Residency { source, resident: vec![range], swapped: Vec::new(), per_vma: Vec::new() };
-        let around = Surroundings {
+        let process = Surroundings {
             mappings: &[mapping],
             residency: &residency,
             exe: b"/bin/made",
@@ -381,11 +381,11 @@ mod tests {
             let from = from.and_then(|from| bytes.get(from..from.checked_add(into.len())?));
             from.map(|from| into.copy_from_slice(from)).is_some()
         };
-        read(&around, &mut memory)
+        read(&process, &mut memory)
     }
 
     #[test]
-    fn each_layout_is_told_from_the_others() {
+    fn each_layout_is_distinguished_from_the_others() {
         for layout in &LAYOUTS {
             let read = found(&segment(layout));
             let [copy] = read.as_slice() else { panic!("{}: {read:?}", layout.versions) };

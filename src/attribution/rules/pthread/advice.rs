@@ -77,8 +77,9 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     advice
 }
 
-/// What the C library maps as a stack has no flag that its program set. Where nothing is known of the call, such a
-/// flag tells that the program mapped the memory itself, and gave it to the thread (pthread_attr_setstack).
+/// What the C library maps as a stack has no flag that its program set. Where nothing is known of the call,
+/// such a flag shows that the program mapped the memory itself, and gave it to the thread
+/// (pthread_attr_setstack).
 fn is_given(group: &Group<'_>, world: &World<'_>) -> bool {
     let mut stacks = group.pieces.iter().filter(|piece| piece.part == LIVE).peekable();
     let of_program = |at| world.detail_at(at).is_some_and(|detail| detail.flags.has("nr"));
@@ -104,7 +105,7 @@ fn given(group: &Group<'_>, world: &World<'_>) -> Advice {
     advice.wont("ulimit -s, pthread_attr_setstacksize", "they size the stacks that the C library maps")
 }
 
-/// Who chose the sizes of a group's stacks.
+/// The code that chose the sizes of a group's stacks.
 struct Makers {
     /// Of each size.
     all: Vec<(u64, Maker)>,
@@ -132,7 +133,8 @@ impl Makers {
     }
 }
 
-/// What makes the stacks smaller: one knob for each who chose a size, with what its own stacks would save.
+/// What makes the stacks smaller: one knob for each code that chose a size, with what its own stacks would
+/// save.
 fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes)) -> Vec<Fix> {
     let limit = |size: u64| makers.is(size, Maker::Other) && by_limit(world, size);
     let chosen = |size: u64| makers.is(size, Maker::Other) && !by_limit(world, size);
@@ -165,7 +167,7 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
     }
     if sizes.all().any(chosen) {
         out.push(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
-            // whose stacks are the runtime's and whose are not, sizes do not tell
+            // sizes do not show which stacks are the runtime's
             Some((knob, note)) => Fix::new(&knob, 0, 0).note(&note),
             None => {
                 let saves = sizes.saves(SMALL, chosen).saturating_sub(kept);

@@ -1,4 +1,5 @@
-//! Who started a thread and chose the size of its stack: whoever called pthread_create, and nobody further out.
+//! The code that started a thread and chose the size of its stack: the caller of pthread_create, and none
+//! further out.
 
 use super::shape::UNLIMITED;
 use super::{CREATORS, SIGNAL};
@@ -15,7 +16,8 @@ pub enum Maker {
 
 pub const OPENMP_MODULES: &[&str] = &["libgomp", "libomp", "libiomp"];
 
-/// The variable from which Rust's std takes the size of stacks, and where its sources are, as its panics tell.
+/// The variable from which Rust's std takes the size of stacks, and where its sources are, according to its
+/// panics.
 const RUST: &str = "rust-std";
 pub const SIGNS: &[Sign] = &[Sign::new(RUST, &["RUST_MIN_STACK", "library/std/src/"])];
 

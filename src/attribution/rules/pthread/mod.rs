@@ -137,7 +137,7 @@ impl Rule for PthreadRule {
             return is_musl_stack(subject, world).then(|| claim(subject, world, Evidence::Shape, 0));
         }
         let shape = shape(subject, world)?;
-        // Threads' stacks are known by now, living or ended: others only look like them.
+        // Threads' stacks are known by now, living or ended: others only resemble them.
         let no_thread = world.threads.are_all_known() && !shape.signal;
         if no_thread && !is_mapped_as_stack(shape.span, world) {
             return None;

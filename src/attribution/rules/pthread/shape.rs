@@ -1,5 +1,5 @@
-//! Where thread stacks lie, told without the call that made them: by guard VMAs, by guard pages that
-//! maps does not show, by VmFlags, by stack pointers where neighbours were merged.
+//! Where thread stacks lie, found without the call that made them: by guard VMAs, by guard pages that maps
+//! does not show, by VmFlags, by stack pointers where neighbours were merged.
 //!
 //! MAP_STACK sets VM_NOHUGEPAGE since Linux 6.7 (include/linux/mman.h, `calc_vm_flag_bits`): `nh` in VmFlags,
 //! on the stack and on its guard. glibc from 2.42 on installs the guard with MADV_GUARD_INSTALL: no VMA of
@@ -11,7 +11,7 @@ use crate::attribution::rules::{Subject, World};
 use crate::ledger::{Region, RegionKind};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
 
-/// Guards are small; a larger PROT_NONE range below is somebody's reservation.
+/// Guards are small; a larger PROT_NONE range below is another reservation.
 pub const MAX_GUARD: u64 = 1 << 20;
 /// PTHREAD_STACK_MIN: what is smaller is no thread's stack, but a signal handler's.
 pub const MIN_STACK: u64 = 16 << 10;
@@ -20,8 +20,8 @@ pub const USUAL: u64 = 8 << 20;
 /// What glibc takes where that is unlimited (ARCH_STACK_DEFAULT_SIZE).
 pub const UNLIMITED: u64 = 2 << 20;
 
-/// The whole stack with its guard: the call's span, a part between two guards, or guard and stack
-/// VMAs around the piece.
+/// The whole stack with its guard: the call's span, a part between two guards, or the guard and stack VMAs
+/// next to the piece.
 pub fn stack_span(subject: &Subject<'_>, world: &World<'_>) -> Option<AddrRange> {
     if let Some(slot) = slot(subject.region, subject.range.start, world) {
         return Some(slot);
@@ -144,8 +144,8 @@ fn equal_stacks(range: AddrRange, world: &World<'_>) -> Option<u64> {
     })
 }
 
-/// musl (src/thread/pthread_create.c): mmap(PROT_NONE) without MAP_STACK or NORESERVE, all but
-/// two guard pages opened. Its stacks are one frame long, so nothing else tells.
+/// musl (src/thread/pthread_create.c): mmap(PROT_NONE) without MAP_STACK or NORESERVE, all but two guard
+/// pages opened. Its stacks are one frame long, so there is no other evidence.
 pub fn is_musl_stack(subject: &Subject<'_>, world: &World<'_>) -> bool {
     let plain = |c: MmapCall| c.is_anonymous() && c.prot.is_none() && !c.has(MAP_NORESERVE);
     let whole = |(guard, stack): (&Mapping, &Mapping)| {

@@ -7,7 +7,7 @@ use crate::attribution::rules::{Group, World};
 use crate::attribution::units::exact_size;
 use std::collections::BTreeMap;
 
-/// More sizes than that are told as a range.
+/// More sizes than that are given as a range.
 const MAX_NAMED: usize = 3;
 
 /// Without guards, and how many there are of each.
@@ -52,15 +52,15 @@ impl Sizes {
 
     /// `8 MiB each`, `2 of 8 MiB and 17 of 704 KiB`, `16 KiB to 8 MiB`.
     pub fn words(&self) -> String {
-        let mut told: Vec<String> = self
+        let mut named: Vec<String> = self
             .counts
             .iter()
             .rev()
             .map(|(size, count)| format!("{count} of {}", exact_size(*size)))
             .collect();
-        match (self.counts.len(), self.counts.keys().next(), told.pop()) {
+        match (self.counts.len(), self.counts.keys().next(), named.pop()) {
             (1, Some(size), _) => format!("{} each", exact_size(*size)),
-            (2..=MAX_NAMED, _, Some(last)) => format!("{} and {last}", told.join(", ")),
+            (2..=MAX_NAMED, _, Some(last)) => format!("{} and {last}", named.join(", ")),
             (_, Some(least), _) => format!("{} to {}", exact_size(*least), exact_size(self.largest())),
             (_, None, _) => exact_size(0),
         }

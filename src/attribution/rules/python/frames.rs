@@ -1,8 +1,8 @@
 //! CPython's own frames, from 3.11 on: where the interpreter keeps them, and what they are shown as.
 //!
 //! 3.13 and later begin their runtime's state with the offsets (`_Py_DebugOffsets`,
-//! Include/internal/pycore_runtime.h, from 3.14 on pycore_debug_offsets.h): they are read from the file. For 3.11
-//! and 3.12 they stand here, from the headers of 3.11.2, 3.11.7 and 3.12.1.
+//! Include/internal/pycore_runtime.h, from 3.14 on pycore_debug_offsets.h): they are read from the file. For
+//! 3.11 and 3.12 they are here, from the headers of 3.11.2, 3.11.7 and 3.12.1.
 
 use super::lines::line_at;
 use crate::model::SourcePlace;

@@ -51,7 +51,7 @@ impl Rule for PythonRule {
         Code {
             role: Role::Runtime,
             modules: &["python3", "libpython3"],
-            // What imports: who wanted the module is further out.
+            // The import system: the importing code is further out.
             own_sources: &["<frozen importlib"],
             ..Code::NONE
         }

@@ -1,4 +1,4 @@
-//! Who embeds V8: a flag of V8 is spelled as the embedder takes it, and helps nobody otherwise.
+//! The program that embeds V8: a flag of V8 is spelled as the embedder accepts it.
 
 use super::MARK;
 use crate::attribution::findings::Fix;

@@ -37,7 +37,7 @@ const PAGE_ALIGNMENT: u64 = 256 << 10;
 const CPPGC_CAGE: u64 = 16 << 30;
 /// Of which more is reserved than opened, at least: one reservation of many.
 const MIN_RESERVED: u64 = 64 << 20;
-/// Sandbox::kSandboxSize; the cage and what guards it lie around.
+/// Sandbox::kSandboxSize; it lies in the cage with its guards.
 const SANDBOX: u64 = 1 << 40;
 
 fn is_anonymous(mapping: &Mapping) -> bool {
@@ -50,9 +50,9 @@ fn is_code(mapping: &Mapping) -> bool {
 }
 
 pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
-    let flags = |m: &Mapping, wanted: &[&str]| {
+    let flags = |m: &Mapping, expected: &[&str]| {
         let detail = world.detail_of(m)?;
-        Some(wanted.iter().all(|flag| detail.flags.has(flag)))
+        Some(expected.iter().all(|flag| detail.flags.has(flag)))
     };
     let mut found = code_ranges(world);
     found.extend(without_copies(world, &found));
@@ -113,8 +113,8 @@ fn overlapping_known(known: &[Surveyed], range: AddrRange) -> &[Surveyed] {
     known.get(from..to).unwrap_or_default()
 }
 
-/// Generated code within one large range; around a copy of the program's own code it is V8's for
-/// sure, and one whole writable and executable mapping of the full size is, too.
+/// Generated code within one large range; if it contains a copy of the program's own code it is certainly
+/// V8's, and one whole writable and executable mapping of the full size is, too.
 fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     let mut found = Vec::new();
     let part_of = |m: &Mapping| is_anonymous(m) || (m.file.is_some() && m.prot.exec && world.is_image(m));
@@ -156,9 +156,9 @@ fn opened_whole(run: &[Mapping], copy: usize) -> Option<&[Mapping]> {
     (opened && extent(inside).len() == CODE_RANGE_SIZE).then_some(inside)
 }
 
-/// Within 2 GiB of the program (V8 asks for that, and address randomisation often grants it: `CodeRange`,
-/// src/heap/code-range.cc) generated code reaches the program's own built-in functions, and no copy of them shows
-/// whose range it is. Then it has the full size, and the program has to be known to hold V8.
+/// Within 2 GiB of the program (V8 requests that, and address randomisation often grants it: `CodeRange`,
+/// src/heap/code-range.cc) generated code reaches the program's own built-in functions, and no copy of them
+/// shows whose range it is. Then it has the full size, and the program has to be known to hold V8.
 fn without_copies(world: &World<'_>, known: &[Surveyed]) -> Vec<Surveyed> {
     let mut found = Vec::new();
     if !world.has_mark(MARK) {

@@ -65,7 +65,7 @@ impl Rule for V8Rule {
         generated::function(entry)
     }
 
-    /// The name of a group of trace events, which every V8 registers; and who embeds it.
+    /// The name of a group of trace events, which every V8 registers; and the program that embeds it.
     fn signs(&self) -> &'static [Sign] {
         const {
             let [chromium, deno, node] = embedder::SIGNS;
@@ -198,7 +198,7 @@ impl Rule for V8Rule {
     }
 }
 
-/// A name as V8 gives them, and what the layout of the process tells besides.
+/// A name as V8 gives them, and what the layout of the process shows in addition.
 fn by_own_name(name: &[u8], laid_out: Option<&Surveyed>) -> Option<Claim> {
     let part = match name {
         b"v8-sandbox" => CAGE,

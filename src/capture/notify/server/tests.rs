@@ -1,5 +1,5 @@
-//! The server beside threads of the test itself, which are let go and take their time: what a thread that
-//! runs has done of its call is known to the kernel alone.
+//! The server with threads of the test itself, which are released and run for a while: how far a running
+//! thread is with its call only the kernel knows.
 
 use super::*;
 use crate::capture::notify::peek::processor_time;
@@ -56,7 +56,7 @@ const CALLS: u32 = 1;
 const CALLED: u32 = 2;
 const ENDS: u32 = 3;
 
-/// A thread that runs all the time, and unmaps its page when it is told to.
+/// A thread that runs all the time, and unmaps its page on request.
 struct Runner {
     tid: Tid,
     page: u64,
@@ -67,7 +67,7 @@ struct Runner {
 impl Runner {
     fn new() -> Runner {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new page, in nobody's place.
+        // SAFETY: a new page at an unused address.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE as usize, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(page, libc::MAP_FAILED);
         let page = page as u64;
@@ -79,7 +79,7 @@ impl Runner {
             loop {
                 match own.load(Ordering::Acquire) {
                     CALLS => {
-                        // SAFETY: the page of `new`, which nobody uses.
+                        // SAFETY: the page of `new`, which nothing uses.
                         assert_eq!(unsafe { libc::munmap(page as *mut libc::c_void, PAGE as usize) }, 0);
                         own.store(CALLED, Ordering::Release);
                     }
@@ -105,7 +105,7 @@ impl Runner {
         }
     }
 
-    /// The server looks again and again, while the thread runs for so long, ns.
+    /// The server polls again and again, while the thread runs for so long, ns.
     fn runs_for(&self, time: u64, server: &mut Server<Calls>) {
         let ran = || processor_time(self.tid).expect("the thread is there");
         let begun = ran();
@@ -146,7 +146,7 @@ fn results(queue: &Queue) -> HashMap<Tid, i64> {
     records.filter(|(r, _)| r.op == op::MUNMAP).map(|(r, _)| (r.tid as Tid, r.ret)).collect()
 }
 
-/// However long its thread has run since: a virtual machine's processor stands still without telling.
+/// However long its thread has run since: a virtual machine's processor can be stopped without notice.
 #[test]
 fn a_call_that_nobody_waits_for_is_not_taken_for_refused() {
     let runner = Runner::new();
@@ -160,7 +160,7 @@ fn a_call_that_nobody_waits_for_is_not_taken_for_refused() {
     assert_eq!(queue.lost.load(Ordering::Relaxed), 0);
 }
 
-/// Who waits goes on at last; what the call did after that is lost, and said to be.
+/// The waiting call goes on at last; what the first one did after that is lost, and reported as lost.
 #[test]
 fn a_call_that_comes_about_after_it_was_given_up_counts_as_lost() {
     let (first, second) = (Runner::new(), Runner::new());

@@ -29,7 +29,7 @@ function summed(numbers) {
   return numbers;
 }
 
-/** A process with its regions as columns, unpacked when it is first wanted. */
+/** A process with its regions as columns, unpacked at its first use. */
 function unpack(process) {
   if (process.table) return process;
   const raw = process.regions;
@@ -79,7 +79,7 @@ function firstAfter(sorted, value) {
 const categoryName = (id) => report.names[id] || id;
 const isReserved = (table, i) => text(table.prot[i]).startsWith("---");
 const isWritable = (table, i) => text(table.prot[i])[1] === "w";
-/** Nobody could look at what is in memory. */
+/** What is in memory is not known. */
 const residencyUnknown = (process) => process.residency === "none";
 
 /** What a region is, in a few words. */

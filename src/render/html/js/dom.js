@@ -29,7 +29,7 @@ function fill(node, props, children) {
 
 const $ = (id) => document.getElementById(id);
 
-/** Tells screen readers, once they have a moment. */
+/** Announces to screen readers, when they are idle. */
 function say(text) {
   $("say").textContent = text;
 }
@@ -38,13 +38,13 @@ function say(text) {
 function choice(label, options, chosen, change) {
   const buttons = options.map(([value, name, title]) =>
     h("button", { type: "button", role: "radio", "data-value": value, title, onclick: () => choose(value, true) }, name));
-  const choose = (value, told) => {
+  const choose = (value, notify) => {
     for (const button of buttons) {
       const is = button.dataset.value === value;
       button.setAttribute("aria-checked", String(is));
       button.tabIndex = is ? 0 : -1;
     }
-    if (told) change(value);
+    if (notify) change(value);
   };
   const step = (event) => {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -59,7 +59,7 @@ function choice(label, options, chosen, change) {
   return h("div", { class: "choice", role: "radiogroup", "aria-label": label, onkeydown: step }, buttons);
 }
 
-/** A coloured square that stands for a category. */
+/** A coloured square of a category. */
 function swatch(category) {
   return h("span", { class: "swatch", "aria-hidden": "true", style: { "--c": color(category) } });
 }
@@ -79,7 +79,7 @@ function fit(canvas) {
   return [g, width, height];
 }
 
-/** A box beside the pointer; hidden without lines. */
+/** A box next to the pointer; hidden without lines. */
 function tip(event, lines) {
   const box = $("tip");
   box.hidden = !lines;

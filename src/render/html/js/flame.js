@@ -1,4 +1,4 @@
-// The flame graph: who asked for it, callers on top.
+// The flame graph of the requesting stacks, callers on top.
 
 const FLAME_ROW = 22;
 /** Narrower frames are left out, in pixels. */
@@ -17,7 +17,7 @@ on("process", (p) => {
           say(WIDTHS[flame.width][2]);
           drawFlame();
         }),
-        h("button", { id: "flame-reversed", type: "button", role: "switch", "aria-checked": String(flame.reversed), class: "switch", title: "What it is first, then who asked for it",
+        h("button", { id: "flame-reversed", type: "button", role: "switch", "aria-checked": String(flame.reversed), class: "switch", title: "What it is first, then the requesting stack",
           onclick: (event) => {
             flame.reversed = !flame.reversed;
             event.currentTarget.setAttribute("aria-checked", String(flame.reversed));
@@ -108,7 +108,7 @@ function flameBox({ node, left, share, above }, room, all) {
   return box;
 }
 
-/** A function without a name is told with its module. */
+/** A function without a name is shown with its module. */
 function frameName(node) {
   return /^(fn@|\+0x)/.test(node.name) ? `${node.module} ${node.name}` : node.name;
 }
@@ -144,13 +144,13 @@ function flameZoom(node) {
 function flameKey(event) {
   const node = flame.focus;
   if (!node || event.ctrlKey || event.metaKey || event.altKey) return;
-  const beside = (by) => {
+  const neighbour = (by) => {
     const level = flame.drawn.filter((each) => each.node.depth === node.depth).sort((a, b) => a.left - b.left).map((each) => each.node);
     return level[level.indexOf(node) + by];
   };
-  const drawn = (wanted) => (wanted && flame.drawn.some((each) => each.node === wanted) ? wanted : null);
+  const drawn = (node) => (node && flame.drawn.some((each) => each.node === node) ? node : null);
   const below = () => sortedChildren(node).find(drawn);
-  const next = { ArrowUp: () => drawn(node.parent), ArrowDown: below, ArrowLeft: () => beside(-1), ArrowRight: () => beside(1),
+  const next = { ArrowUp: () => drawn(node.parent), ArrowDown: below, ArrowLeft: () => neighbour(-1), ArrowRight: () => neighbour(1),
     Home: () => flame.root, End: () => flame.drawn[flame.drawn.length - 1].node }[event.key];
   if (event.key === "Enter" || event.key === " ") {
     flameZoom(node);

@@ -7,7 +7,7 @@ const GAPS = 6;
  * `from`, `to`: of each region, ascending; `length`: the line's; `gap(i)`: bytes free before region i.
  * - `squeezed`: regions to scale, gaps cut short
  * - `scale`: all to scale, from the first mapped byte to the last
- * - `log`: each region by the logarithm of its size, so that small ones are seen beside large ones
+ * - `log`: each region by the logarithm of its size, so that small ones are seen next to large ones
  */
 function layoutOf(table, kind) {
   const { n, start, end, virt } = table;

@@ -1,6 +1,6 @@
 // Puts it together.
 
-// the window, or the panel beside the page
+// the window, or the panel next to the page
 let resized = 0;
 new ResizeObserver(() => {
   cancelAnimationFrame(resized);

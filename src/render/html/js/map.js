@@ -3,7 +3,7 @@
 const SCALES = [
   ["squeezed", "Squeezed", "Regions to scale, gaps cut short"],
   ["scale", "To scale", "The whole range, from the first mapped byte to the last"],
-  ["log", "Logarithmic", "Small regions beside large ones"],
+  ["log", "Logarithmic", "Small regions next to large ones"],
 ];
 const map = { kind: "squeezed", layout: null, view: null, hover: -1, soft: new Map() };
 const AXIS = 22;

@@ -48,11 +48,11 @@ function figures(p) {
     h("dt", {}, name), h("dd", {}, h("strong", {}, bytes), h("span", {}, note)));
   return h("dl", { class: "figures" },
     figure("VIRT", size(t.virt), t.vm_peak > t.virt ? `peak ${size(t.vm_peak)}` : "address space", "virt"),
-    figure("RSS", unknown ? "not known" : size(t.rss), unknown ? "nobody could look" : `${percent(t.rss, t.virt)} in memory`, "rss"),
+    figure("RSS", unknown ? "not known" : size(t.rss), unknown ? "not examined" : `${percent(t.rss, t.virt)} in memory`, "rss"),
     t.swap ? figure("swap", size(t.swap), percent(t.swap, t.virt), "swap") : null,
     figure("unused", unknown ? "not known" : size(t.unused), unusedNote(p), "unused"),
     figure("writable", size(t.writable), "could be touched", "writable"),
-    figure("reserved", size(t.reserved), "PROT_NONE: nobody can touch it", "reserved"));
+    figure("reserved", size(t.reserved), "PROT_NONE: not accessible", "reserved"));
 }
 
 function unusedNote(p) {
@@ -113,7 +113,7 @@ on("category", (id) => {
 function sideCard(p) {
   const c = p.coverage;
   const rows = [["traced", c.traced, "mapped by a call that was seen"], ["kernel", c.kernel, "mapped by the kernel itself"],
-    ["before", c.preexisting, "mapped before tracing began"], ["unknown", c.unknown, "nobody saw it"]];
+    ["before", c.preexisting, "mapped before tracing began"], ["unknown", c.unknown, "not seen"]];
   const notes = notesOf(p);
   const r = p.resources;
   return h("div", { class: "card" },
@@ -136,14 +136,14 @@ function notesOf(p) {
   const e = report.events;
   const c = p.coverage;
   return [
-    report.backend === "snapshot" && "a snapshot: what is mapped is told by names, headers and shape; who asked for it, only run and attach can see",
+    report.backend === "snapshot" && "a snapshot: what is mapped is recognised by names, headers and shape; which call requested it, only run and attach can see",
     e.lost && `${thousands(e.lost)} ${report.backend === "notify" ? "calls did what could not be determined" : "events were lost because the buffer was full"}; regions whose origin became doubtful say so`,
     e.truncated_stacks && `${thousands(e.truncated_stacks)} stacks end early: not enough of the stack was copied (--stack-bytes)`,
     e.unwind_incomplete && `${thousands(e.unwind_incomplete)} stacks end early: no unwind information for a frame, or it was called on another stack`,
     p.snapshot_age_ns !== null && p.snapshot_age_ns !== undefined && `the last snapshot, ${duration(p.snapshot_age_ns)} before its end`,
-    c.ledger_drift && `${size(c.ledger_drift)} where the record of calls and the kernel's maps disagree; the kernel's word stands`,
+    c.ledger_drift && `${size(c.ledger_drift)} where the record of calls and the kernel's maps disagree; the kernel's maps are right`,
     c.doubtful && `${size(c.doubtful)} have a doubtful origin`,
-    p.left_out && `small beside others, and ended: its ${thousands(p.left_out)} regions were not kept, their sums were`,
+    p.left_out && `small compared with others, and ended: its ${thousands(p.left_out)} regions were not kept, their sums were`,
     ...p.gaps,
   ].filter(Boolean);
 }

@@ -65,7 +65,7 @@ function regionDetails(p, i) {
       pair("RSS", unknown ? "not known" : size(t.rss[i]), unknown ? "" : percent(t.rss[i], t.virt[i])),
       t.swap[i] ? pair("swap", size(t.swap[i])) : null,
       pair("unused", unknown ? "not known" : size(t.unused[i])),
-      pair("protection", h("span", { class: "mono" }, text(t.prot[i])), isReserved(t, i) ? "reserved: nobody can touch it" : ""),
+      pair("protection", h("span", { class: "mono" }, text(t.prot[i])), isReserved(t, i) ? "reserved: not accessible" : ""),
       pair("part", text(t.part[i])),
       path ? pair(path.startsWith("/") ? "file" : "name", h("span", { class: "mono wrap" }, path)) : null,
       t.thread[i] >= 0 ? pair("of thread", `${t.thread[i]}${threadName(p, t.thread[i])}`) : null,
@@ -81,7 +81,7 @@ function threadName(p, tid) {
 
 function originOf(p, i) {
   const t = p.table;
-  const head = h("h3", {}, "Who asked for it");
+  const head = h("h3", {}, "Requested by");
   if (t.op[i] < 0) return [head, h("p", { class: "hint" }, `${withoutStack(t, i)[0].toUpperCase()}${withoutStack(t, i).slice(1)}.`)];
   const when = p.zero_ns ? ` at ${moment(t.time[i])}` : "";
   const parent = t.inherited_from[i] >= 0 ? h("p", { class: "hint" }, `Made by process ${t.inherited_from[i]} and inherited by fork.`) : null;

@@ -12,7 +12,7 @@ function stored(value) {
   }
 }
 
-function setScheme(scheme, told) {
+function setScheme(scheme, notify) {
   const known = SCHEMES[scheme] ? scheme : "auto";
   document.documentElement.dataset.scheme = known;
   const [sign, name] = SCHEMES[known];
@@ -20,7 +20,7 @@ function setScheme(scheme, told) {
   button.replaceChildren(h("span", { "aria-hidden": "true" }, sign));
   button.setAttribute("aria-label", `Colours: ${name}. Change`);
   button.title = `Colours: ${name}`;
-  if (told) {
+  if (notify) {
     stored(known);
     emit("theme");
     say(`Colours: ${name}`);

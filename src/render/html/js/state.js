@@ -1,4 +1,4 @@
-// What is shown, and who wants to know when it changes.
+// What is shown, and the listeners for its changes.
 
 const state = {
   /** The process on show. */

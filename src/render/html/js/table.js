@@ -14,7 +14,7 @@ const COLUMNS = [
     categoryName(text(t.category[i])), text(t.part[i]) ? h("span", { class: "part" }, text(t.part[i])) : null]],
   ["file or name", "", (t, i) => text(t.path[i]), (t, i) => h("span", { title: text(t.path[i]) || null }, baseName(text(t.path[i])))],
   ["thread", "n", (t, i) => (t.thread[i] >= 0 ? t.thread[i] : t.tid[i]), (t, i) => (t.thread[i] >= 0 ? t.thread[i] : t.tid[i] >= 0 ? t.tid[i] : "")],
-  ["asked for by", "", (t, i) => callerOf(t.stack[i]), (t, i) => callerOf(t.stack[i])],
+  ["requested by", "", (t, i) => callerOf(t.stack[i]), (t, i) => callerOf(t.stack[i])],
 ];
 
 on("process", (p) => {

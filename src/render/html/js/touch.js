@@ -1,4 +1,4 @@
-// With --touch: who made resident what somebody else had reserved.
+// With --touch: which stacks made resident what others had reserved.
 
 /** Rows shown at most. */
 const TOUCH_ROWS = 12;

@@ -46,7 +46,7 @@ function treeNode(name, module, category) {
   return { name, module, category, values: [0, 0, 0, 0], children: new Map(), parent: null, depth: 0, colors: new Map(), stacks: new Set() };
 }
 
-/** Callers first; reversed: what it is first, then who asked. */
+/** Callers first; reversed: what it is first, then the requesting stack. */
 function buildTree(p, reversed) {
   const root = treeNode(p.comm || "all", "", "");
   for (const sum of stackSums(p)) {

@@ -26,7 +26,7 @@ const CHECKS = {
   "address-space": "RLIMIT_AS", "data": "RLIMIT_DATA", "overcommit": "Overcommit", "mappings": "Mappings",
   "cgroup-memory": "Memory limit", "page-tables": "Page tables", "huge-pages": "Huge pages",
 };
-const STATES = { free: "harmless", limited: "limited", near: "near its limit, or worth a look" };
+const STATES = { free: "harmless", limited: "limited", near: "near its limit, or to be checked" };
 
 /** What the kernel counts, and how far each is from its limit. A card, or nothing. */
 function checksCard(p) {

@@ -85,10 +85,10 @@ fn redis() {
     compare("redis-server", &args, |line| line.to_lowercase().contains("ready to accept"));
 }
 
-/// Every process that this user may look at. Others' processes change while they are read, so
-/// this prints what it finds and asserts nothing.
+/// Every process that this user may examine. Others' processes change while they are read, so this prints
+/// what it finds and asserts nothing.
 #[test]
-#[ignore = "looks at all processes of the machine; run by hand"]
+#[ignore = "examines all processes of the machine; run by hand"]
 fn everything_on_this_machine() {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -114,5 +114,5 @@ fn everything_on_this_machine() {
             }
         }
     }
-    println!("{same} looks equal to smaps, {} not:\n{}", moving.len(), moving.join("\n"));
+    println!("{same} is equal to smaps, {} not:\n{}", moving.len(), moving.join("\n"));
 }

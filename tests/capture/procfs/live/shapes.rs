@@ -22,7 +22,7 @@ fn every_rung_agrees_with_smaps_for_every_kind_of_memory() {
         assert_eq!(seen.residency.source, best_possible(rung));
         let wrong = differences(&seen, &smaps);
         if rung == ResidencySource::Pagemap && !seen.gaps.is_empty() {
-            // Without CAP_SYS_ADMIN pages of zeros cannot be told, and the snapshot says so.
+            // Without CAP_SYS_ADMIN pages of zeros cannot be recognised, and the snapshot says so.
             assert_eq!(seen.gaps.len(), 1, "{:?}", seen.gaps);
             assert!(seen.gaps[0].contains("pages of zeros"), "{:?}", seen.gaps);
             assert!(!wrong.is_empty() && figures(&seen).values().map(|f| f.0).sum::<u64>() > total);

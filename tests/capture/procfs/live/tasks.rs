@@ -61,7 +61,7 @@ fn reading_does_not_touch_the_target() {
     let target = Target::start(&program, &[], is_ready).settled();
     let before = smaps_of(target.pid());
     let first = observe_from(target.pid(), ResidencySource::PagemapScan);
-    // Without page-exact residency every place is looked at, touched or not.
+    // Without page-exact residency every place is examined, touched or not.
     observe_from(target.pid(), ResidencySource::None);
     let second = observe_from(target.pid(), ResidencySource::PagemapScan);
     assert_eq!(first.residency, second.residency);

@@ -77,7 +77,7 @@ pub(super) fn wait_status(text: &[u8]) -> Option<i32> {
     })
 }
 
-/// What execve's line tells: the path, as it was given.
+/// What execve's line contains: the path, as it was given.
 pub(super) fn exec(args: &[u8]) -> VmOp {
     let path = split(args).first().and_then(|a| a.strip_prefix(b"\"")?.strip_suffix(b"\""));
     VmOp::Exec {

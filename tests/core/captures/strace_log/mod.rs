@@ -38,8 +38,8 @@ pub struct ParseError {
 /// A parsed trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StraceLog {
-    /// In the order in which the calls took effect, as far as the trace tells. `time_ns` is the
-    /// place in that order, unless the trace has time stamps (`-ttt`).
+    /// In the order in which the calls took effect, as far as the trace shows. `time_ns` is the place in that
+    /// order, unless the trace has time stamps (`-ttt`).
     pub events: Vec<VmEvent>,
     /// Indexed by `StackId`; innermost frame first.
     pub stacks: Vec<Vec<StraceFrame>>,
@@ -50,14 +50,14 @@ pub struct StraceLog {
 /// Parses a whole trace.
 ///
 /// # Errors
-/// A call that is known but whose arguments or result cannot be read, with the line's number.
-/// Calls that do not matter here are ignored, whatever they look like.
+/// A call that is known but whose arguments or result cannot be read, with the line's number. Calls that do
+/// not matter here are ignored, whatever their form.
 pub fn parse(text: &[u8]) -> Result<StraceLog, ParseError> {
     parse_with(text, Placement::Effect)
 }
 
-/// As [`parse`], but unfinished unmappings stand where they return, as a tracer at syscall exit
-/// reports them: a test of the ledger's order rule.
+/// As [`parse`], but unfinished unmappings are placed where they return, as a tracer at syscall exit reports
+/// them: a test of the ledger's order rule.
 pub fn parse_in_report_order(text: &[u8]) -> Result<StraceLog, ParseError> {
     parse_with(text, Placement::Report)
 }

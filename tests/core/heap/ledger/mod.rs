@@ -17,7 +17,7 @@ enum Step {
     Mark,
 }
 
-/// Few addresses, so that they meet: some are freed twice, some handed out twice.
+/// Few addresses, so that they coincide: some are freed twice, some handed out twice.
 fn address() -> impl Strategy<Value = Addr> {
     (1u64..40).prop_map(|slot| Addr(slot * 16))
 }

@@ -1,4 +1,4 @@
-//! The peak by brute force: every state of the page map is remembered, and the largest one asked.
+//! The peak by brute force: every state of the page map is remembered, and compared with the largest one.
 
 use super::in_order::any_call;
 use super::mini_kernel::{Call, END, FIRST, MM, MiniKernel, PID, exec, report};
@@ -46,17 +46,17 @@ struct Run {
     makers: BTreeMap<u64, (&'static str, Option<u32>)>,
     grown: u64,
     /// Whether reports come with the kernel's own count.
-    told: bool,
+    reported: bool,
     peak: State,
 }
 
 impl Run {
-    fn new(told: bool) -> Run {
+    fn new(reported: bool) -> Run {
         let mut spaces = AddressSpaces::new();
         spaces.apply(&exec());
         let peak = State { time_ns: exec().time_ns, ..State::default() };
         let (kernel, makers) = (MiniKernel::new(), BTreeMap::new());
-        Run { kernel, spaces, makers, grown: 0, told, peak }
+        Run { kernel, spaces, makers, grown: 0, reported, peak }
     }
 
     fn state(&self, time_ns: u64) -> State {
@@ -64,7 +64,7 @@ impl Run {
         for page in self.kernel.pages.values() {
             *shares.entry(self.makers[&page.origin]).or_default() += PAGE;
         }
-        let grown = if self.told { self.grown * PAGE } else { 0 };
+        let grown = if self.reported { self.grown * PAGE } else { 0 };
         State { virt: shares.values().sum::<u64>() + grown, grown, time_ns, shares }
     }
 
@@ -75,7 +75,7 @@ impl Run {
     }
 
     fn apply(&mut self, mut event: VmEvent) {
-        event.total_vm = self.told.then_some((self.kernel.pages.len() as u64 + self.grown) * PAGE);
+        event.total_vm = self.reported.then_some((self.kernel.pages.len() as u64 + self.grown) * PAGE);
         self.spaces.apply(&event);
     }
 
@@ -149,10 +149,10 @@ proptest! {
     /// After each step, the incremental peak is the brute-force one: size, moment, and every share.
     #[test]
     fn the_peak_is_the_largest_of_all_states(
-        told in any::<bool>(),
+        reported in any::<bool>(),
         steps in prop::collection::vec(any_step(), 1..80),
     ) {
-        let mut run = Run::new(told);
+        let mut run = Run::new(reported);
         for step in steps {
             run.step(step);
             prop_assert_eq!(run.found(PID), run.peak.clone(), "after {:?}", step);

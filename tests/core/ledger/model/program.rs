@@ -1,8 +1,8 @@
 //! A program of several threads: its calls take effect in one order and are reported in another.
 //!
-//! The threads keep to what correct programs do: nobody touches a mapping before the call that
-//! made it has returned (its report comes before that), nor while another thread's call on it is
-//! on its way. The kernel gives freed ranges away at once.
+//! The threads keep to what correct programs do: no thread touches a mapping before the call that made it has
+//! returned (its report comes before that), nor while another thread's call on it is on its way. The kernel
+//! gives freed ranges away at once.
 
 use super::disagreement::maps_of;
 use super::mini_kernel::{Call, END, FIRST, MM, MiniKernel, PID, Page, exec, report};
@@ -147,9 +147,9 @@ impl Program {
                 let call = match (step.kind, self.choose(thread, step.pick / 7, new_len, false)) {
                     (10, _) => Call::MremapInPlace { at, len: run, new_len },
                     (11, _) => Call::MremapKeep { at, len: run },
-                    (12, Some((to, room))) => {
-                        let call = Call::MremapFixed { at, len: run, new_len: room, to };
-                        return Some((call, [all((at, run)), all((to, room))].concat()));
+                    (12, Some((to, new_len))) => {
+                        let call = Call::MremapFixed { at, len: run, new_len: new_len, to };
+                        return Some((call, [all((at, run)), all((to, new_len))].concat()));
                     }
                     _ => Call::Mremap { at, len: run, new_len },
                 };
@@ -170,7 +170,7 @@ impl Program {
                 }
                 let to = FIRST + step.pick % 24;
                 let freed: Vec<u64> = (to..self.kernel.brk.max(to)).collect();
-                // Nobody unmaps a hole that another thread may be given meanwhile.
+                // No thread unmaps a hole that another thread may get meanwhile.
                 let mine = |p: &u64| self.may_touch(thread, *p, false);
                 freed.iter().all(mine).then_some((Call::Brk { to }, freed))
             }

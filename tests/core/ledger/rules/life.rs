@@ -215,7 +215,7 @@ fn threads_are_remembered_with_their_stack_pointers() {
 }
 
 #[test]
-fn ended_processes_are_kept_until_somebody_is_told() {
+fn ended_processes_are_kept_until_they_are_returned() {
     const MANY: Pid = 3000;
     let mut story = Story::new(Vec::new());
     story.mmap(pages(0, 4), 3, ANON);
@@ -230,13 +230,13 @@ fn ended_processes_are_kept_until_somebody_is_told() {
     let knows = |story: &Story, pid: Pid| story.spaces.ledger_of_pid(pid).is_some();
     assert_eq!(story.spaces.unreported_ends(), children.len());
     assert_eq!(story.spaces.take_ended(), children.clone().collect::<Vec<_>>());
-    assert!(children.clone().all(|child| knows(&story, child)), "the one who asked may look at all");
+    assert!(children.clone().all(|child| knows(&story, child)), "all of them can be queried");
     story.spaces.take_ended();
     assert!(!knows(&story, 1000) && knows(&story, 999 + MANY), "the last ones are kept");
 }
 
 #[test]
-fn a_loss_makes_doubtful_who_ended_since_somebody_asked() {
+fn a_loss_makes_processes_doubtful_that_ended_since_the_last_query() {
     let doubts = |story: &Story, pid: Pid| {
         let seen = observed(pid, vec![mapping(pages(0, 4), "rw-p", "")], u64::MAX);
         story.spaces.reconcile(pid, &seen).regions.iter().filter(|region| region.doubt.is_some()).count()
@@ -252,10 +252,10 @@ fn a_loss_makes_doubtful_who_ended_since_somebody_asked() {
             story.spaces.take_ended();
         }
     }
-    let asked = story.spaces.asked_ns();
-    story.spaces.note_loss(asked);
+    let taken_ns = story.spaces.taken_ns();
+    story.spaces.note_loss(taken_ns);
     assert_eq!((doubts(&story, 20), doubts(&story, 30)), (0, 1));
-    assert_eq!(story.spaces.changed_since(30, asked), None);
+    assert_eq!(story.spaces.changed_since(30, taken_ns), None);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn what_was_there_before_is_preexisting() {
 }
 
 #[test]
-fn a_call_from_before_the_first_look_is_not_applied_twice() {
+fn a_call_from_before_the_first_snapshot_is_not_applied_twice() {
     let mut story = Story::unseen();
     // Maps were read from 1.5 to 2.5 µs: the first call is in them, the second may be.
     let mut seen = observed(PID, vec![mapping(pages(0, 4), "rw-p", "")], 1500);
@@ -339,7 +339,7 @@ fn a_forked_child_has_the_parents_modules() {
 }
 
 #[test]
-fn execs_images_may_be_told_later() {
+fn execs_images_may_be_reported_later() {
     let mut story = Story::unseen();
     story.exec(MM, None);
     assert!(story.spaces.executable_regions(MM).is_empty());

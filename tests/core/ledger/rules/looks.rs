@@ -1,11 +1,11 @@
-//! Looks at living processes that are compared after further calls were reported.
+//! Snapshots of running processes that are compared after further calls were reported.
 
 use super::{ANON, MM, PID, Story, event_of, mapping, pages};
 use vmaudit::ledger::Origin;
 use vmaudit::model::MmKey;
 
 /// The snapshot saw four pages; before it is compared the process unmaps them and ends.
-fn looked_at(pending: bool) -> (Option<u64>, u64, u64) {
+fn examined(pending: bool) -> (Option<u64>, u64, u64) {
     let mut story = Story::new(Vec::new());
     if pending {
         story.spaces.snapshot_begins();
@@ -21,14 +21,14 @@ fn looked_at(pending: bool) -> (Option<u64>, u64, u64) {
 
 #[test]
 fn what_was_unmapped_since_has_its_owner_though_the_process_has_ended() {
-    let (owner, made, drift) = looked_at(true);
+    let (owner, made, drift) = examined(true);
     assert_eq!((owner, drift), (Some(made), 0));
     // Without a warning nothing is kept for it.
-    assert_eq!(looked_at(false).0, None);
+    assert_eq!(examined(false).0, None);
 }
 
 #[test]
-fn nothing_is_kept_once_looks_are_compared() {
+fn nothing_is_kept_once_snapshots_are_compared() {
     let mut story = Story::new(Vec::new());
     story.spaces.snapshot_begins();
     story.mmap(pages(0, 4), 3, ANON);

@@ -1,4 +1,4 @@
-//! The ledger beside the kernel's maps.
+//! The ledger compared with the kernel's maps.
 
 use super::{ANON, MM, Story, event_of, file, mapping, pages};
 use vmaudit::ledger::{Origin, RegionKind};
@@ -40,7 +40,7 @@ fn what_only_one_side_has_is_drift() {
     let unknown: Vec<_> =
         result.regions.iter().filter(|r| r.origin == Origin::Unknown).map(|r| r.range).collect();
     assert_eq!(unknown, vec![pages(4, 6), pages(20, 21)]);
-    // The kernel's word stands.
+    // The kernel's maps decide.
     assert_eq!(result.regions[2].prot.to_string(), "r--");
 }
 

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Nothing that is asked of the browser takes long; one that hangs fails the test.
+/// No request to the browser takes long; one that hangs fails the test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where Chromium is, or why there is none.

@@ -1,5 +1,5 @@
-//! Reports to look at: two processes with names that want to break out of the page, and one with as
-//! many regions as a process may have.
+//! Sample reports: two processes with names that try to break out of the page, and one with as many regions
+//! as a process may have.
 
 use std::collections::BTreeMap;
 use vmaudit::report::model::*;

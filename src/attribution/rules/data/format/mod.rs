@@ -30,7 +30,7 @@ pub struct TableRule {
     pub knobs: Vec<Knob>,
     /// Settings that do nothing here: (setting, why not).
     pub no_help: Vec<(String, String)>,
-    /// Where it stands: the file, and the line from 1.
+    /// Where it is defined: the file, and the line from 1.
     pub file: String,
     pub line: usize,
 }
@@ -78,7 +78,7 @@ pub struct Knob {
     pub note: String,
 }
 
-/// A piece of memory as far as the conditions look at it.
+/// A piece of memory as far as the conditions use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapped<'a> {
     pub reserved: bool,

@@ -15,7 +15,7 @@ impl Pattern {
             .then(|| Pattern(text.to_owned()))
     }
 
-    /// The text, where it stands for itself alone.
+    /// The text, where it is no pattern.
     pub fn exact(&self) -> Option<&str> {
         (!self.0.contains('*')).then_some(&self.0)
     }

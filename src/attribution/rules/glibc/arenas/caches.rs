@@ -1,8 +1,8 @@
 //! Lists of chunks that count as in use though they are free: fastbins, and the caches of threads.
 //!
-//! Source: glibc malloc/malloc.c, `mfastbinptr`, `tcache_perthread_struct`. Links are xored with their own place's
-//! page number as of 2.32 (PROTECT_PTR); which it is, each link tells: only one of the two readings is the
-//! address of a chunk of the right length. A cache is itself a block in use, of a length of its own:
+//! Source: glibc malloc/malloc.c, `mfastbinptr`, `tcache_perthread_struct`. Links are xored with their own
+//! place's page number as of 2.32 (PROTECT_PTR); each link shows which it is: only one of the two readings is
+//! the address of a chunk of the right length. A cache is itself a block in use, of a length of its own:
 //!
 //! | | counts | heads | chunk |
 //! | --- | --- | --- | --- |
@@ -171,7 +171,7 @@ fn length(at: Addr, store: &mut PageStore<'_, '_>) -> Option<u64> {
 struct Layout {
     counts: u64,
     heads: u64,
-    /// Bytes of a count; 0: they do not tell how long a list is.
+    /// Bytes of a count; 0: they do not show how long a list is.
     count_len: u64,
 }
 

@@ -1,7 +1,7 @@
 //! From chunk to chunk through one piece of an arena.
 //!
-//! Source: glibc malloc/malloc.c, "Chunk descriptions" and `sysmalloc`. A chunk's second word is its length and
-//! three flags; whether it is in use is told by the chunk behind it (PREV_INUSE). What threads' caches and
+//! Source: glibc malloc/malloc.c, "Chunk descriptions" and `sysmalloc`. A chunk's second word is its length
+//! and three flags; whether it is in use is in the chunk behind it (PREV_INUSE). What threads' caches and
 //! fastbins hold counts as in use there.
 
 use super::pages::{Pages, Use};
@@ -71,7 +71,7 @@ pub struct Sought<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     Doubt(Doubt),
-    /// What is above this address is somebody else's, at first.
+    /// What is above this address is not malloc's, at first.
     Fence(Addr),
 }
 
@@ -129,7 +129,7 @@ pub fn walk(
 }
 
 /// The length of what `sysmalloc` leaves at the end of a heap: two heads without a chunk, the last of which
-/// has length 0 (in a heap that is full) or 16 (where somebody else took memory by brk).
+/// has length 0 (in a heap that is full) or 16 (where other code took memory by brk).
 fn fence(len: u64, rest: u64) -> Option<u64> {
     match (len, rest) {
         (0, HEADER) => Some(HEADER),
@@ -145,12 +145,12 @@ fn word(window: &mut Window<'_, '_>, at: Addr) -> Result<u64, Ended> {
     })
 }
 
-/// Chunks looked at to tell where a heap goes on.
+/// Chunks examined to find where a heap goes on.
 const PROBED: usize = 64;
-/// What somebody else may take by brk between two of malloc's calls, at most.
+/// What other code may take by brk between two of malloc's calls, at most.
 const FOREIGN: u64 = 64 << 20;
 
-/// Where the main heap's chunks go on behind what somebody else took.
+/// Where the main heap's chunks go on behind what other code took.
 pub fn next_chunk(from: Addr, end: Addr, top: Addr, window: &mut Window<'_, '_>) -> Option<Addr> {
     let start = from.saturating_add(15).align_down(16);
     let mut places = (start.0..end.0.min(start.0.saturating_add(FOREIGN))).step_by(16).map(Addr);

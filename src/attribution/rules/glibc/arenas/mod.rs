@@ -37,13 +37,13 @@ use window::{Window, bytes_in};
 const LONGEST_DATA: u64 = 4 << 20;
 
 /// See [`crate::model::arenas`].
-pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
-    let mut out = ArenasRead { knows_pages: around.residency.is_page_exact(), ..ArenasRead::default() };
+pub fn read(process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
+    let mut out = ArenasRead { knows_pages: process.residency.is_page_exact(), ..ArenasRead::default() };
     let mut found: Vec<Found> = Vec::new();
-    for ring in rings(around, memory) {
+    for ring in rings(process, memory) {
         for (at, state) in ring.into_iter().enumerate() {
             let is_main = at == 0;
-            let pieces = pieces_of(&state, is_main, around, memory);
+            let pieces = pieces_of(&state, is_main, process, memory);
             found.push(Found { state, is_main, pieces });
         }
     }
@@ -53,14 +53,14 @@ pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRea
     let heaps = Heaps(&heaps);
     let mut maybe_caches = Vec::new();
     let mut walked: Vec<Walked<'_>> =
-        found.iter().map(|each| walk(each, heaps, around, (memory, &mut maybe_caches))).collect();
-    uncount_caches(&maybe_caches, heaps, (&mut walked, around.residency), memory);
+        found.iter().map(|each| walk(each, heaps, process, (memory, &mut maybe_caches))).collect();
+    uncount_caches(&maybe_caches, heaps, (&mut walked, process.residency), memory);
     let mut holders = HashMap::new();
     for (each, mut walked) in found.iter().zip(walked) {
         let mut arena = Arena { doubt: walked.doubt, ..Arena::default() };
         for pages in &mut walked.pages {
             pages.finish();
-            pages.holders(around.blocks, &mut holders);
+            pages.holders(process.blocks, &mut holders);
             add(&mut arena, &pages.sum);
         }
         (arena.at, arena.is_main) = (each.state.at, each.is_main);
@@ -69,7 +69,7 @@ pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRea
         out.arenas.push(arena);
     }
     out.holders = sorted(holders);
-    out.mapped = mapped_blocks(around);
+    out.mapped = mapped_blocks(process);
     out
 }
 
@@ -86,33 +86,33 @@ struct Walked<'a> {
 }
 
 /// The arenas of each copy of the C library; of a static program, the program's.
-fn rings(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Vec<Vec<State>> {
+fn rings(process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Vec<Vec<State>> {
     let is_data = |m: &&Mapping| {
         m.prot.write && m.sharing == Sharing::Private && m.file.is_some() && m.range.len() <= LONGEST_DATA
     };
-    let data = || around.mappings.iter().filter(is_data);
+    let data = || process.mappings.iter().filter(is_data);
     let mut found = Vec::new();
-    let mut look = |mapping: &Mapping| {
+    let mut examine = |mapping: &Mapping| {
         let mut bytes = vec![0; mapping.range.len() as usize];
         if memory(mapping.range.start, &mut bytes) {
             found.extend(find(mapping.range, &bytes, memory));
         }
     };
-    data().filter(|m| is_libc(&base_name(&m.name))).for_each(&mut look);
-    let is_static = !around.mappings.iter().any(|m| is_libc(&base_name(&m.name)));
-    data().filter(|m| is_static && m.name == around.exe).for_each(&mut look);
+    data().filter(|m| is_libc(&base_name(&m.name))).for_each(&mut examine);
+    let is_static = !process.mappings.iter().any(|m| is_libc(&base_name(&m.name)));
+    data().filter(|m| is_static && m.name == process.exe).for_each(&mut examine);
     found
 }
 
 fn walk<'a>(
     found: &Found,
     heaps: Heaps<'_>,
-    around: &Surroundings<'a>,
+    process: &Surroundings<'a>,
     (memory, maybe_caches): (&mut ReadMemory<'_>, &mut Vec<MaybeCache>),
 ) -> Walked<'a> {
     let mut doubt = found.pieces.doubt;
     let mut fast = Vec::new();
-    let mut store = PageStore::new(memory, around.residency);
+    let mut store = PageStore::new(memory, process.residency);
     for &head in &found.state.fastbins {
         let list = follow(head, Kind::Fast, (&mut store, heaps));
         doubt = doubt.or((!list.whole).then_some(Doubt::Changed));
@@ -126,11 +126,11 @@ fn walk<'a>(
         None => {}
     };
     let mut sought =
-        Sought { fast: &fast, blocks: around.blocks, maybe_cache: &mut note, cache_lengths: CACHE_LENGTHS };
+        Sought { fast: &fast, blocks: process.blocks, maybe_cache: &mut note, cache_lengths: CACHE_LENGTHS };
     let mut all = Vec::new();
     for piece in &found.pieces.pieces {
-        let mut window = Window::new(memory, around.residency, piece.range);
-        let mut pages = Pages::new(around.residency, piece.range.start.page_down(), piece.lowers_brk);
+        let mut window = Window::new(memory, process.residency, piece.range);
+        let mut pages = Pages::new(process.residency, piece.range.start.page_down(), piece.lowers_brk);
         let ended = pieces::walk_all(piece, &mut window, &mut sought, &mut pages);
         doubt = doubt.or(ended.err());
         all.push(pages);
@@ -165,7 +165,7 @@ fn uncount_caches(
             .iter()
             .map(|&(index, head)| follow(head, Kind::Cache(index), (&mut store, heaps)).chunks)
             .collect();
-        // In what only looks like one, first chunks do not fit; in one that is used meanwhile, a few.
+        // In what only resembles one, first chunks do not fit; in one that is used meanwhile, some do not.
         if lists.iter().filter(|list| list.is_empty()).count() * 2 <= lists.len() {
             cached.extend(lists.into_iter().flatten());
         }
@@ -205,7 +205,7 @@ fn add(to: &mut Arena, piece: &Arena) {
         (&mut to.trim.inside, piece.trim.inside),
         (&mut to.trim.top, piece.trim.top),
         (&mut to.known.blocks, piece.known.blocks),
-        (&mut to.known.asked, piece.known.asked),
+        (&mut to.known.requested, piece.known.requested),
         (&mut to.known.rounding, piece.known.rounding),
     ] {
         *to += from;
@@ -232,12 +232,12 @@ fn sorted(holders: HashMap<u32, Holder>) -> Vec<Holder> {
     all
 }
 
-fn mapped_blocks(around: &Surroundings<'_>) -> MappedBlocks {
+fn mapped_blocks(process: &Surroundings<'_>) -> MappedBlocks {
     let mut found = MappedBlocks::default();
-    for block in around.mapped_blocks {
+    for block in process.mapped_blocks {
         found.blocks.add(block.len());
-        found.resident += bytes_in(&around.residency.resident, *block);
-        let mut known = Cursor::new(around.blocks, block.start, |known: &KnownBlock| known.at);
+        found.resident += bytes_in(&process.residency.resident, *block);
+        let mut known = Cursor::new(process.blocks, block.start, |known: &KnownBlock| known.at);
         if let Some(held) = known.within(*block) {
             know(&mut found.known, held, block.end.0.saturating_sub(held.at.0));
         }

@@ -175,7 +175,7 @@ impl<'a> Pages<'a> {
         self.sum.pages = figures;
     }
 
-    /// Who holds sparse pages: added to `holders`.
+    /// Adds the stacks that hold sparse pages to `holders`.
     pub fn holders(&mut self, blocks: &[KnownBlock], holders: &mut HashMap<u32, Holder>) {
         let range = self.range();
         let first = blocks.partition_point(|block| block.at < range.start);
@@ -205,8 +205,8 @@ impl<'a> Pages<'a> {
 
 pub fn know(known: &mut Known, block: &KnownBlock, usable: u64) {
     known.blocks += 1;
-    known.asked = known.asked.saturating_add(block.asked);
-    known.rounding = known.rounding.saturating_add(usable.saturating_sub(block.asked));
+    known.requested = known.requested.saturating_add(block.requested);
+    known.rounding = known.rounding.saturating_add(usable.saturating_sub(block.requested));
 }
 
 /// With the chunk's header.
@@ -216,7 +216,7 @@ fn start_of(block: &KnownBlock) -> Addr {
 
 /// Not behind the chunk's end: a program may use the first 8 bytes of the next one.
 fn end_of(block: &KnownBlock) -> Addr {
-    block.at.saturating_add(block.asked.max(24) - 8)
+    block.at.saturating_add(block.requested.max(24) - 8)
 }
 
 /// The pages that a range is part of, and how many bytes of it each has.

@@ -35,21 +35,21 @@ pub struct Place {
 pub fn pieces_of(
     state: &State,
     is_main: bool,
-    around: &Surroundings<'_>,
+    process: &Surroundings<'_>,
     memory: &mut ReadMemory<'_>,
 ) -> ArenaPieces {
     match is_main {
-        true => main_piece(state, around, memory).unwrap_or_default(),
-        false => heaps_of(state, around, memory),
+        true => main_piece(state, process, memory).unwrap_or_default(),
+        false => heaps_of(state, process, memory),
     }
 }
 
 /// None where the main arena has nothing from brk.
-fn main_piece(state: &State, around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Option<ArenaPieces> {
+fn main_piece(state: &State, process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Option<ArenaPieces> {
     let is_heap = |m: &&Mapping| m.is_special("[heap]");
     let heap = AddrRange {
-        start: around.mappings.iter().find(is_heap)?.range.start,
-        end: around.mappings.iter().rfind(is_heap)?.range.end,
+        start: process.mappings.iter().find(is_heap)?.range.start,
+        end: process.mappings.iter().rfind(is_heap)?.range.end,
     };
     if !heap.contains(state.top) {
         return None;
@@ -71,7 +71,7 @@ fn main_piece(state: &State, around: &Surroundings<'_>, memory: &mut ReadMemory<
 }
 
 /// From the heap of the top chunk, the newest, to the one that the arena's header is in.
-fn heaps_of(state: &State, around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenaPieces {
+fn heaps_of(state: &State, process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenaPieces {
     let mut out = ArenaPieces::default();
     let mut at = state.top.align_down(HEAP_MAX);
     let oldest = state.at.align_down(HEAP_MAX);
@@ -81,7 +81,8 @@ fn heaps_of(state: &State, around: &Surroundings<'_>, memory: &mut ReadMemory<'_
         let mut bytes = [0; ARENA_HEADER];
         let known = memory(at, &mut bytes).then(|| (MALLOC.decode)(at, &bytes, &|_| true)).flatten();
         let known = known.filter(|known| known.ar_ptr == state.at);
-        let Some(known) = known.filter(|known| is_mapped(AddrRange::from_len(at, known.size), around)) else {
+        let Some(known) = known.filter(|known| is_mapped(AddrRange::from_len(at, known.size), process))
+        else {
             out.doubt = Some(Doubt::Changed);
             return out;
         };
@@ -105,12 +106,12 @@ fn heaps_of(state: &State, around: &Surroundings<'_>, memory: &mut ReadMemory<'_
 /// Of 64 MiB each: 4 TiB.
 const MAX_HEAPS: usize = 1 << 16;
 
-fn is_mapped(range: AddrRange, around: &Surroundings<'_>) -> bool {
-    let first = around.mappings.partition_point(|m| m.range.end <= range.start);
-    around.mappings.get(first).is_some_and(|m| m.range.contains(range.start))
+fn is_mapped(range: AddrRange, process: &Surroundings<'_>) -> bool {
+    let first = process.mappings.partition_point(|m| m.range.end <= range.start);
+    process.mappings.get(first).is_some_and(|m| m.range.contains(range.start))
 }
 
-/// Walks a piece to its end. In the main heap, somebody else may have moved brk: two fenceposts end what is
+/// Walks a piece to its end. In the main heap, other code may have moved brk: two fenceposts end what is
 /// below, and what is above begins anew.
 pub fn walk_all(
     place: &Place,

@@ -52,7 +52,7 @@ impl<'a, 'm> Window<'a, 'm> {
         skipped.and_then(|skipped| self.bytes.get(skipped..)).unwrap_or_default()
     }
 
-    /// Pages that were never touched are not read but for the one that is asked for, and none that is in swap:
+    /// Pages that were never touched are not read except for the requested one, and none that is in swap:
     /// reading would change what the process has in memory.
     fn fill(&mut self, at: Addr) -> Result<(), Absent> {
         if !self.within.contains(at) {

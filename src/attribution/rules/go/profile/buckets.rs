@@ -214,7 +214,7 @@ mod tests {
         (words, last)
     }
 
-    fn peeked<R>(words: &[u64], look: impl FnOnce(&mut Peek<'_, '_>) -> R) -> R {
+    fn peeked<R>(words: &[u64], read_with: impl FnOnce(&mut Peek<'_, '_>) -> R) -> R {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut read = |at: Addr, into: &mut [u8]| {
             let from = at.0.checked_sub(BASE).and_then(|from| bytes.get(from as usize..));
@@ -222,7 +222,7 @@ mod tests {
             into.copy_from_slice(from);
             true
         };
-        look(&mut Peek::new(&mut read))
+        read_with(&mut Peek::new(&mut read))
     }
 
     #[test]
@@ -232,8 +232,8 @@ mod tests {
         for layout in [Layout::Four, Layout::Two] {
             let (words, first) = memory(layout, &made);
             let found = peeked(&words, |peek| list(first, layout, peek)).expect("a list");
-            let told: Vec<_> = found.iter().map(|bucket| (bucket.size, bucket.stack.as_slice())).collect();
-            assert_eq!(told, [(8192, &[7][..]), (64, &[1, 2, 3])]);
+            let buckets: Vec<_> = found.iter().map(|bucket| (bucket.size, bucket.stack.as_slice())).collect();
+            assert_eq!(buckets, [(8192, &[7][..]), (64, &[1, 2, 3])]);
             let counts = |cycle| {
                 let (counts, moment) = counted(&found, cycle);
                 (counts[1].allocations, counts[1].frees, moment)

@@ -136,8 +136,8 @@ fn sites(
         .collect()
 }
 
-/// As Go's own profiles have it, a stack begins with the program's function; the runtime's that it called is told
-/// apart. A stack of the runtime alone stays as it is.
+/// As Go's own profiles have it, a stack begins with the program's function; the runtime's that it called is
+/// separate. A stack of the runtime alone stays as it is.
 fn without_runtime(mut frames: Vec<OwnFrame>) -> (String, Vec<OwnFrame>) {
     let name = |frame: &OwnFrame| frame.function.as_ref().map(|function| function.name.clone());
     let is_runtime = |frame: &OwnFrame| {

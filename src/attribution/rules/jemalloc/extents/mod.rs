@@ -30,16 +30,16 @@ use tree::roots;
 const LONGEST_CONSTANTS: u64 = 64 << 20;
 
 /// See [`crate::model::arenas`].
-pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
-    let exact = around.residency.is_page_exact();
+pub fn read(process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
+    let exact = process.residency.is_page_exact();
     let mut out = ArenasRead { knows_pages: exact, ..ArenasRead::default() };
     if !exact {
         // Which pages of the tree were ever touched is not known: reading all of it would touch them.
         return out;
     }
     let mut peek = Peek::new(memory);
-    for root in roots(around, &mut peek, |file, peek| version(around, file, peek).is_some()) {
-        let (found, missing) = root.entries(around.residency, &mut peek);
+    for root in roots(process, &mut peek, |file, peek| version(process, file, peek).is_some()) {
+        let (found, missing) = root.entries(process.residency, &mut peek);
         // All of one layout: the other one has other bits in the same places.
         let of = |layout: Layout| {
             let pad = pad(layout, &found);
@@ -48,15 +48,15 @@ pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRea
         };
         let (count, extents) =
             [Layout::V53, Layout::V52].map(of).into_iter().max_by_key(|of| of.0).unwrap_or_default();
-        // A few may change meanwhile.
+        // Some may change meanwhile.
         if count == 0 || (found.len() - count) * 50 > found.len() {
             continue;
         }
-        let Some(version) = version(around, &root.file, &mut peek) else { continue };
+        let Some(version) = version(process, &root.file, &mut peek) else { continue };
         let mut heap = ExtentHeap { version, root: root.at, ..ExtentHeap::default() };
-        heap.profile = profile::asked(around.variables);
+        heap.profile = profile::requested(process.variables);
         heap.doubtful = (found.len() - count) as u64 + missing;
-        heap.arenas = sums(&extents, around.residency, &mut heap.doubtful);
+        heap.arenas = sums(&extents, process.residency, &mut heap.doubtful);
         out.extents.push(heap);
     }
     out
@@ -99,7 +99,7 @@ fn add(to: &mut Extents, range: AddrRange, residency: &Residency) {
 }
 
 /// `jemalloc 5.3.0`, of the file whose variable the root is: what it returns for `mallctl("version")`.
-fn version(around: &Surroundings<'_>, file: &[u8], peek: &mut Peek<'_, '_>) -> Option<String> {
+fn version(process: &Surroundings<'_>, file: &[u8], peek: &mut Peek<'_, '_>) -> Option<String> {
     let constants = |m: &&Mapping| {
         m.name == file
             && m.sharing == Sharing::Private
@@ -107,7 +107,7 @@ fn version(around: &Surroundings<'_>, file: &[u8], peek: &mut Peek<'_, '_>) -> O
             && m.prot.read
             && m.range.len() <= LONGEST_CONSTANTS
     };
-    let found = around.mappings.iter().filter(constants).find_map(|mapping| {
+    let found = process.mappings.iter().filter(constants).find_map(|mapping| {
         let bytes = peek.bytes(mapping.range.start.0, mapping.range.len() as usize)?;
         version_in(&bytes)
     });

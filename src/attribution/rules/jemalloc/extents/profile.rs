@@ -6,7 +6,7 @@ const SETTING: &str = "MALLOC_CONF";
 const PREFIX: &str = "jeprof";
 
 /// Where the environment turns it on: what becomes of it.
-pub fn asked(variables: &[String]) -> Option<String> {
+pub fn requested(variables: &[String]) -> Option<String> {
     let settings = variables.iter().filter_map(|variable| variable.split_once('='));
     let settings = settings.filter(|(name, _)| name.ends_with(SETTING));
     let options = settings.flat_map(|(_, options)| options.split(','));
@@ -29,13 +29,13 @@ pub fn asked(variables: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::asked;
+    use super::requested;
 
     #[test]
     fn the_last_setting_counts() {
         let of = |variables: &[&str]| {
             let variables: Vec<String> = variables.iter().map(|text| (*text).to_owned()).collect();
-            asked(&variables)
+            requested(&variables)
         };
         assert!(of(&["MALLOC_CONF=prof:true"]).is_some_and(|text| text.contains("to jeprof.PID.")));
         let own = of(&["_RJEM_MALLOC_CONF=narenas:2,prof:true,prof_prefix:/tmp/app"]);

@@ -145,7 +145,7 @@ mod tests {
         Entry { page: Addr(AT), leaf, record: [bits, AT, len | 7] }
     }
 
-    fn told(entry: &Entry) -> Option<(State, u64, u64, u64)> {
+    fn decoded(entry: &Entry) -> Option<(State, u64, u64, u64)> {
         let extent = Layout::V53.extent(entry, PAGE)?;
         let Blocks { size, used, free, .. } = extent.blocks;
         Some((extent.state, size, used, free))
@@ -154,13 +154,13 @@ mod tests {
     #[test]
     fn of_each_kind() {
         // 128 blocks of 32 bytes, of which 28 are free.
-        assert_eq!(told(&entry(2, (1, 0, 2, 28), PAGE)), Some((State::Active, 32, 100, 28)));
-        assert_eq!(told(&entry(2, (0, 0, 36, 0), 5 * PAGE)), Some((State::Active, 16384, 1, 0)));
+        assert_eq!(decoded(&entry(2, (1, 0, 2, 28), PAGE)), Some((State::Active, 32, 100, 28)));
+        assert_eq!(decoded(&entry(2, (0, 0, 36, 0), 5 * PAGE)), Some((State::Active, 16384, 1, 0)));
         // 5.3.1: whole pages, more than the class before and not more than its own.
-        assert_eq!(told(&entry(2, (0, 0, 40, 0), 9 * PAGE)), Some((State::Active, 32768, 1, 0)));
-        assert_eq!(told(&entry(2, (0, 0, 44, 0), 16 * PAGE)), Some((State::Active, 15 * PAGE, 1, 0)));
+        assert_eq!(decoded(&entry(2, (0, 0, 40, 0), 9 * PAGE)), Some((State::Active, 32768, 1, 0)));
+        assert_eq!(decoded(&entry(2, (0, 0, 44, 0), 16 * PAGE)), Some((State::Active, 15 * PAGE, 1, 0)));
         assert_eq!(
-            told(&entry(4095, (0, 3, classes::NONE, 0), 243 * PAGE)),
+            decoded(&entry(4095, (0, 3, classes::NONE, 0), 243 * PAGE)),
             Some((State::Retained, 0, 0, 0))
         );
     }
@@ -171,7 +171,7 @@ mod tests {
         let with = |change: &dyn Fn(&mut Entry)| {
             let mut other = good;
             change(&mut other);
-            told(&other)
+            decoded(&other)
         };
         assert_eq!(with(&|e| e.leaf ^= 1), None, "a slab in one of them");
         assert_eq!(with(&|e| e.leaf ^= 1 << 48), None, "another class");
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(with(&|e| e.record[1] += PAGE), None, "elsewhere");
         assert_eq!(with(&|e| e.record[2] = 7), None, "empty");
         assert_eq!(with(&|e| e.record[2] = 1 << 60), None, "beyond all addresses");
-        assert_eq!(told(&entry(2, (0, 0, 40, 0), 5 * PAGE)), None, "a large block of another class");
-        assert_eq!(told(&entry(2, (0, 3, 40, 0), 5 * PAGE)), None, "free, and with a class");
+        assert_eq!(decoded(&entry(2, (0, 0, 40, 0), 5 * PAGE)), None, "a large block of another class");
+        assert_eq!(decoded(&entry(2, (0, 3, 40, 0), 5 * PAGE)), None, "free, and with a class");
     }
 
     #[test]

@@ -23,13 +23,13 @@ pub struct Root {
 }
 
 /// Variables of files: their data, and the anonymous memory that follows (`.bss`), where the root fits in.
-fn variables<'a>(around: &Surroundings<'a>) -> Vec<(&'a Mapping, AddrRange)> {
+fn variables<'a>(process: &Surroundings<'a>) -> Vec<(&'a Mapping, AddrRange)> {
     // Without randomised addresses the heap follows the program's variables.
     let writable = |m: &Mapping| {
         m.prot.write && m.sharing == Sharing::Private && (m.file.is_some() || m.name.is_empty())
     };
     let mut found: Vec<(&Mapping, AddrRange)> = Vec::new();
-    for mapping in around.mappings.iter().filter(|m| writable(m)) {
+    for mapping in process.mappings.iter().filter(|m| writable(m)) {
         match found.last_mut() {
             Some((of, range))
                 if range.end == mapping.range.start
@@ -64,23 +64,23 @@ fn words(residency: &Residency, table: AddrRange, peek: &mut Peek<'_, '_>) -> Ve
 
 /// Roots among the variables of files of which `is_one` says that they hold a copy of the allocator.
 pub fn roots(
-    around: &Surroundings<'_>,
+    process: &Surroundings<'_>,
     peek: &mut Peek<'_, '_>,
     is_one: impl Fn(&[u8], &mut Peek<'_, '_>) -> bool,
 ) -> Vec<Root> {
     let mut found: Vec<Root> = Vec::new();
-    for (mapping, range) in variables(around) {
+    for (mapping, range) in variables(process) {
         if !is_one(&mapping.name, peek) {
             continue;
         }
-        for (place, leaf) in words(around.residency, range, peek) {
+        for (place, leaf) in words(process.residency, range, peek) {
             if found.last().is_some_and(|root| AddrRange::from_len(root.at, TABLE).contains(Addr(place))) {
                 continue;
             }
-            if !is_table(around, leaf) {
+            if !is_table(process, leaf) {
                 continue;
             }
-            let root = first_extent(around.residency, leaf, peek)
+            let root = first_extent(process.residency, leaf, peek)
                 .and_then(|extent| place.checked_sub(extent.start.0 / COVERED * 8));
             if let Some(at) =
                 root.map(Addr).filter(|&at| range.contains_range(AddrRange::from_len(at, TABLE)))
@@ -93,11 +93,11 @@ pub fn roots(
 }
 
 /// A table lies in anonymous memory as a whole; neighbours may have other names and flags.
-fn is_table(around: &Surroundings<'_>, at: u64) -> bool {
+fn is_table(process: &Surroundings<'_>, at: u64) -> bool {
     let Some(end) = at.checked_add(TABLE).filter(|_| at.is_multiple_of(64)) else { return false };
-    let first = around.mappings.partition_point(|m| m.range.end <= Addr(at));
+    let first = process.mappings.partition_point(|m| m.range.end <= Addr(at));
     let mut reached = at;
-    for mapping in around.mappings.get(first..).unwrap_or_default() {
+    for mapping in process.mappings.get(first..).unwrap_or_default() {
         if mapping.range.start.0 > reached || mapping.file.is_some() || !mapping.prot.write {
             return false;
         }
@@ -109,7 +109,7 @@ fn is_table(around: &Surroundings<'_>, at: u64) -> bool {
     false
 }
 
-/// Entries looked at of what may be a leaf.
+/// Entries examined of what may be a leaf.
 const TRIED: usize = 64;
 
 /// The first extent of what may be a leaf that begins at the page which leads to it.

@@ -17,7 +17,7 @@ const MOST_HEAPS: u64 = 8;
 const MOST_STEPS: usize = 1 << 14;
 /// A segment that belongs to no block (`free_sentinel`).
 const FREE: u8 = 0xff;
-/// Bytes of a block and its blob that are looked at, at most.
+/// Bytes of a block and its blob that are read, at most.
 const LONGEST_HEADER: usize = 512;
 /// Blobs that are remembered.
 const MOST_FOUND: usize = 1 << 15;
@@ -106,7 +106,7 @@ struct Found {
 }
 
 impl Layout {
-    /// In one read: a stack asks for one header a frame.
+    /// In one read: a stack needs one header per frame.
     fn header(&self, block: u64, now: &mut Now<'_, '_>) -> Option<Header> {
         let of_blob = |field: u64| self.block_size.checked_add(field);
         let ends = [of_blob(self.nmethod_method)?, of_blob(self.blob_name)?, of_blob(self.blob_size)?];
@@ -260,7 +260,7 @@ mod tests {
         memory
     }
 
-    /// What is there, and in how many reads that was found.
+    /// What is there, and how many reads that took.
     fn ask(cache: &CodeCache, memory: &[u8], address: u64) -> (Option<CodeAt>, usize) {
         let mut reads = 0;
         let mut read = |at: Addr, into: &mut [u8]| {

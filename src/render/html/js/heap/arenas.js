@@ -45,7 +45,7 @@ function wayTable(lines) {
 }
 
 const knownOf = (known, blocks) => (known
-  ? `; ${known.blocks < blocks ? `of ${thousands(known.blocks)} blocks that are known: ` : ""}${size(known.asked)} asked for, ${size(known.rounding)} rounding` : "");
+  ? `; ${known.blocks < blocks ? `of ${thousands(known.blocks)} blocks that are known: ` : ""}${size(known.asked)} requested, ${size(known.rounding)} rounding` : "");
 
 function arenasInMemory(found) {
   const { pages, trim } = found.total;
@@ -56,7 +56,7 @@ function arenasInMemory(found) {
     [pages.resident, "resident", `of ${size(found.total.read)} in arenas`, true],
     [pages.used, "in use", `${count(found.total.in_use_blocks, "block")}${knownOf(found.total.known, found.total.in_use_blocks)}`],
     [trim.inside + trim.top, "malloc_trim(0) frees", `${size(trim.inside)} between blocks, ${size(trim.top)} at the top of the main heap`, true],
-    [pages.beside, "free beside blocks", `on the same pages${sparse}`],
+    [pages.beside, "free next to blocks", `on the same pages${sparse}`],
     [pages.whole, "free, stays", "whole pages that trimming leaves: around blocks in threads' caches, tops of other arenas"],
     [pages.swapped, "swapped out", "moved to swap by the kernel"],
     [pages.absent, "not in memory", "given back, or never touched"],
@@ -82,7 +82,7 @@ function holdersTable(p, found) {
 function extentsCard(heap) {
   const all = heap.total;
   const resident = all.resident + all.purge + all.retained_resident;
-  const doubt = heap.doubtful ? [`${thousands(heap.doubtful)} extents changed while they were read, or what tells of them is in swap: they are in no figure`] : [];
+  const doubt = heap.doubtful ? [`${thousands(heap.doubtful)} extents changed while they were read, or their descriptions are in swap: they are in no figure`] : [];
   if (heap.profile) doubt.push(heap.profile);
   return h("div", { class: "card extents" }, h("h2", {}, heap.allocator),
     sumsTable(["arena", "mapped", "in use", "inside", "dirty", "muzzy", "retained", "to purge"], heap.arenas, all, (arena) => `arena ${arena.number}`,
@@ -93,7 +93,7 @@ function extentsCard(heap) {
       [all.resident, "active", `of ${size(all.active)} in extents with blocks`],
       [all.small, "small blocks", `${count(all.small_blocks, "block")}, those included that threads keep for their next calls`],
       [all.large, "large blocks", `${count(all.large_blocks, "block")}, by what can be used of them`],
-      [all.inside, "free inside", "free beside small blocks of the same size: purging leaves it"],
+      [all.inside, "free inside", "free next to small blocks of the same size: purging leaves it"],
       [all.padding, "padding", "of large blocks: a page more than they need"],
       [all.purge, "purging frees", "resident pages of dirty and muzzy extents: arena.4096.purge gives them back now, time does (decay)", true],
       [all.retained_resident, "retained, in memory", "touched since it was given back"],
@@ -118,7 +118,7 @@ function segmentsCard(found) {
       [all.resident, "pages", `of ${size(all.pages)} in pages with blocks`],
       [all.used, "in use", `${count(all.used_blocks, "block")}, by what can be used of them`],
       [all.returned, "to be taken back", `${count(all.returned_blocks, "block")} that other threads freed; the thread takes them back later`],
-      [all.inside, "free inside", "room for more blocks of the pages' sizes: purging leaves it"],
+      [all.inside, "free inside", "space for more blocks of the pages' sizes: purging leaves it"],
       [all.padding, "padding", "what no block can use"],
       [all.free_resident, "free", `of slices without blocks: ${found.purged}`, true],
       [all.own_resident, "own", "headers of segments"],

@@ -47,7 +47,7 @@ function groupTable(p, by) {
 }
 
 function sizesTable(p) {
-  const label = (each) => (each.to === 0 ? "not told by the allocator" : each.from === each.to ? count(each.from, "byte") : `${size(each.from)} to ${size(each.to + 1)}`);
+  const label = (each) => (each.to === 0 ? "not reported by the allocator" : each.from === each.to ? count(each.from, "byte") : `${size(each.from)} to ${size(each.to + 1)}`);
   const rows = [...p.sizes].sort((a, b) => b.bytes + b.rounding - a.bytes - a.rounding);
   const most = Math.max(1, ...rows.map((each) => each.bytes + each.rounding));
   const row = (each) => h("tr", {}, h("th", { scope: "row" }, label(each)),

@@ -40,7 +40,7 @@ function figures(p) {
     figure("allocated", size(t.allocated_bytes), `${about}${count(t.allocations, "call")}`, "writable"),
     figure("freed", size(t.freed_bytes), `${about}${count(t.frees, "block")}`, "writable"),
     t.temporary ? figure("temporary", thousands(t.temporary), `calls, ${percent(t.temporary, t.allocations)}: freed before the thread's next`, "writable") : null,
-    rounding ? figure("rounding", size(rounding), "at least, beyond what was asked for", "writable") : null,
+    rounding ? figure("rounding", size(rounding), "at least, beyond what was requested", "writable") : null,
     p.left_out.blocks ? figure("left out", size(p.left_out.bytes), "by the filter: not in the stacks below", "writable") : null);
 }
 
@@ -48,17 +48,17 @@ function notesList(p) {
   return p.notes.length ? h("ul", { class: "notes" }, p.notes.map((text) => h("li", {}, text))) : null;
 }
 
-/** From what is asked for to what is mapped. */
+/** From what is requested to what is mapped. */
 function besideCard(p) {
   const found = p.beside;
   if (!found) return [];
   const row = (bytes, name, why, strong) => h("tr", {}, h("td", {}, strong ? h("strong", {}, bytes) : bytes), h("th", { scope: "row" }, name), h("td", { class: "words" }, why));
   const signed = (bytes) => (bytes < 0 ? "−" : "+") + size(Math.abs(bytes));
   const untouched = (each) => each.id === "untouched";
-  const rows = (wanted) => found.differences.filter(wanted).map((each) => row(signed(each.bytes), each.name, each.why, false));
+  const rows = (matches) => found.differences.filter(matches).map((each) => row(signed(each.bytes), each.name, each.why, false));
   const names = found.parts.map((part) => part.name).join(", ");
   return [h("div", { class: "card beside" }, h("h2", {}, "Compared with the mappings"), h("div", { class: "scroll" }, h("table", { class: "way" }, h("tbody", {},
-    row(size(found.asked), "asked for", found.asked_incomplete ? "outstanding, of what was allocated since vmaudit attached" : "outstanding", true),
+    row(size(found.asked), "requested", found.asked_incomplete ? "outstanding, of what was allocated since vmaudit attached" : "outstanding", true),
     rows((each) => !["untouched", "swapped", "purged"].includes(each.id)),
     row(size(found.resident), "resident", "of the allocator's mappings (RSS)", true),
     rows((each) => ["swapped", "purged"].includes(each.id)), rows(untouched),

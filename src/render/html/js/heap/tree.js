@@ -1,4 +1,4 @@
-// Stacks of all allocations as a tree, with as many values a node as there are ways to look.
+// Stacks of all allocations as a tree, with as many values a node as there are views.
 
 const WAYS_TO_LOOK = [
   ["bytes", "Outstanding", "Allocated and not freed"],

@@ -34,7 +34,7 @@ pub fn output(command: &mut Command) -> Output {
     panic!("{command:?} did not end within {LIMIT:?}:\n{state}");
 }
 
-/// The process and what descends from it; the last first, so that nobody is adopted when they are killed.
+/// The process and what descends from it; the last first, so that no process is adopted when they are killed.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
