@@ -1,11 +1,24 @@
 //! What a piece of address space turned out to be, and on which evidence.
 
 use crate::model::{Addr, EventId, Tid};
+use std::ops::Deref;
 
 /// A row of the report. Rules declare theirs as constants; ids are a contract
-/// (docs/report.md) and never change once published.
+/// (docs/report.md) and never change once published. Each of tens of thousands of pieces has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
-pub struct Category {
+pub struct Category(pub &'static CategoryInfo);
+
+impl Deref for Category {
+    type Target = CategoryInfo;
+
+    fn deref(&self) -> &CategoryInfo {
+        self.0
+    }
+}
+
+/// What a rule declares of its category.
+#[derive(PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
+pub struct CategoryInfo {
     pub id: &'static str,
     /// `0xRRGGBB`, in HTML, SVG and `top`.
     pub color: u32,
@@ -135,10 +148,10 @@ impl Claim {
 }
 
 /// Of what no rule claims.
-pub const UNKNOWN: Category = Category {
+pub const UNKNOWN: Category = Category(&CategoryInfo {
     id: "unknown",
     color: 0xea6e51,
     name: "unknown",
     one: "memory of unknown purpose",
     many: "mappings of unknown purpose",
-};
+});

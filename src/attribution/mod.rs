@@ -21,7 +21,7 @@ pub mod units;
 pub mod world;
 
 pub use category::UNKNOWN;
-pub use category::{Category, Claim, Evidence, Instance, Merge};
+pub use category::{Category, CategoryInfo, Claim, Evidence, Instance, Merge};
 pub use classify::unused;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;

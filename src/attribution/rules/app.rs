@@ -2,20 +2,20 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::attribution::code::Role;
 use crate::attribution::findings::Fix;
 use crate::attribution::role::role_of;
 use crate::attribution::units::thousands;
 use crate::ledger::RegionKind;
 
-pub const APP_MMAP: Category = Category {
+pub const APP_MMAP: Category = Category(&CategoryInfo {
     id: "app-mmap",
     color: 0x836217,
     name: "the program's own mappings",
     one: "mapping of the program's own",
     many: "mappings of the program's own",
-};
+});
 
 /// From this many percent of vm.max_map_count on, the number of mappings matters more than their size.
 const NEAR: u64 = 80;

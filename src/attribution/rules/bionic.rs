@@ -1,15 +1,15 @@
 //! Android's malloc: bionic names what its allocator (scudo, jemalloc before Android 11) maps.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 
-pub const BIONIC: Category = Category {
+pub const BIONIC: Category = Category(&CategoryInfo {
     id: "bionic-malloc",
     color: 0x82977b,
     name: "Android malloc (scudo)",
     one: "memory of Android's malloc",
     many: "mappings of Android's malloc",
-};
+});
 
 pub struct BionicRule;
 

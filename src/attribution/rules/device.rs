@@ -3,16 +3,16 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::ledger::RegionKind;
 
-pub const DEVICE: Category = Category {
+pub const DEVICE: Category = Category(&CategoryInfo {
     id: "device",
     color: 0x3560d7,
     name: "devices and their drivers",
     one: "mapping of a device",
     many: "mappings of devices",
-};
+});
 
 const MEMORY: &str = "device memory or registers";
 const RESERVED: &str = "address space reserved by the driver's library";

@@ -1,11 +1,16 @@
 //! Mapped files that are no ELF image: data, caches, archives, images of a runtime's heap.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::category::{Category, Evidence, Instance};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance};
 use crate::model::Sharing;
 
-pub const FILE: Category =
-    Category { id: "file", color: 0x7f644d, name: "mapped files", one: "mapped file", many: "mapped files" };
+pub const FILE: Category = Category(&CategoryInfo {
+    id: "file",
+    color: 0x7f644d,
+    name: "mapped files",
+    one: "mapped file",
+    many: "mapped files",
+});
 
 pub struct FilesRule;
 

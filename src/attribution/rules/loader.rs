@@ -6,7 +6,7 @@ use super::runs::{extent, run_length};
 use super::{Advice, Claim, Group, Rule, Subject, Surveyed, World};
 use crate::attribution::call::MAP_FIXED;
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::attribution::footprint::overlapping;
@@ -14,13 +14,13 @@ use crate::attribution::units::size;
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::{Addr, Mapping, Prot, Sharing};
 
-pub const LOADER: Category = Category {
+pub const LOADER: Category = Category(&CategoryInfo {
     id: "loader",
     color: 0x8695ac,
     name: "program and libraries",
     one: "program and libraries (ELF images)",
     many: "ELF images and what belongs to them",
-};
+});
 
 const IMAGE: &str = "image";
 const HOLE: &str = "hole between segments";

@@ -4,20 +4,20 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::MAP_STACK;
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::headers::{GroupHeaders, GroupTable, Headers};
 use crate::model::observation::BlockKind;
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sign};
 
-pub const MUSL: Category = Category {
+pub const MUSL: Category = Category(&CategoryInfo {
     id: "musl-malloc",
     color: 0xa8742c,
     name: "musl malloc",
     one: "musl malloc memory",
     many: "musl malloc mappings",
-};
+});
 
 const META: &str = "metadata (brk)";
 const LITE: &str = "blocks (brk)";

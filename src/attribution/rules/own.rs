@@ -4,18 +4,18 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::units::size;
 use crate::model::heap::own::{AREA, BELL, CATEGORY, LIBRARY};
 
-pub const OWN: Category = Category {
+pub const OWN: Category = Category(&CategoryInfo {
     id: CATEGORY,
     color: 0x77808c,
     name: "vmaudit's own memory",
     one: "memory of vmaudit's heap counting",
     many: "mappings of vmaudit's heap counting",
-};
+});
 
 /// The library, handed over or installed (`--arm`), as stacks name it.
 const CODE: &[&str] = &["libvmaudit-heap", "memfd:libvmaudit-heap"];

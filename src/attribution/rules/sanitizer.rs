@@ -5,17 +5,17 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::model::{Addr, AddrRange};
 
-pub const SANITIZER: Category = Category {
+pub const SANITIZER: Category = Category(&CategoryInfo {
     id: "sanitizer-shadow",
     color: 0xa3547c,
     name: "sanitizer shadow memory",
     one: "sanitizer shadow memory",
     many: "sanitizer mappings",
-};
+});
 
 const SHADOW: &str = "shadow";
 const GAP: &str = "gap that no access may hit";

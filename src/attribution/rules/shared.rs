@@ -3,27 +3,32 @@
 use super::named::printable;
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::size;
 use crate::ledger::RegionKind;
 
-pub const SHARED_ANON: Category = Category {
+pub const SHARED_ANON: Category = Category(&CategoryInfo {
     id: "shared-anon",
     color: 0xc52659,
     name: "shared memory",
     one: "shared memory",
     many: "mappings of shared memory",
-};
-pub const SYSV: Category = Category {
+});
+pub const SYSV: Category = Category(&CategoryInfo {
     id: "sysv-shm",
     color: 0xbb2e79,
     name: "System V shared memory",
     one: "System V shared memory segment",
     many: "System V shared memory segments",
-};
-pub const MEMFD: Category =
-    Category { id: "memfd", color: 0x4e7231, name: "memfd memory", one: "memfd", many: "memfds" };
+});
+pub const MEMFD: Category = Category(&CategoryInfo {
+    id: "memfd",
+    color: 0x4e7231,
+    name: "memfd memory",
+    one: "memfd",
+    many: "memfds",
+});
 
 const DSM: &str = "PostgreSQL's dynamic shared memory";
 /// How many names a title has space for.

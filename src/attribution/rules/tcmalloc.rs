@@ -2,20 +2,20 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, Surveyed, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::ledger::RegionKind;
 use crate::model::arenas::{ArenasRead, ReadArenas};
 use crate::model::{Addr, AddrRange, Mapping, Prot, Sharing, Sign};
 
-pub const TCMALLOC: Category = Category {
+pub const TCMALLOC: Category = Category(&CategoryInfo {
     id: "tcmalloc",
     color: 0xc85f1a,
     name: "tcmalloc",
     one: "tcmalloc memory",
     many: "tcmalloc mappings",
-};
+});
 
 const BRK: &str = "page heap (brk)";
 const BY_MMAP: &str = "page heap (mmap)";

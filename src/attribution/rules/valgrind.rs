@@ -3,16 +3,16 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::model::{Addr, AddrRange};
 
-pub const VALGRIND: Category = Category {
+pub const VALGRIND: Category = Category(&CategoryInfo {
     id: "valgrind",
     color: 0x47a914,
     name: "Valgrind's own memory",
     one: "memory of Valgrind",
     many: "mappings of Valgrind",
-};
+});
 
 const TOOLS: &[&str] = &[
     "memcheck-",

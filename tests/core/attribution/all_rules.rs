@@ -1,6 +1,6 @@
 //! `attribution::rules`.
 
-use vmaudit::attribution::category::Category;
+use vmaudit::attribution::category::{Category, CategoryInfo};
 use vmaudit::attribution::category::UNKNOWN;
 use vmaudit::attribution::rules::RULES;
 use vmaudit::attribution::rules::category_color;
@@ -37,7 +37,7 @@ fn lab(color: u32) -> [f64; 3] {
 fn categories_are_distinguished_by_their_colours() {
     let all: Vec<&Category> = RULES.iter().flat_map(|rule| rule.categories()).chain([&UNKNOWN]).collect();
     for (at, category) in all.iter().enumerate() {
-        let Category { id, color, .. } = **category;
+        let CategoryInfo { id, color, .. } = *category.0;
         assert_eq!(category_color(id), color);
         for ground in [0xffffff, 0x181c24].map(luminance) {
             let [dark, light] = [luminance(color).min(ground), luminance(color).max(ground)];

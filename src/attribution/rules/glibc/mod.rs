@@ -12,7 +12,7 @@ mod shape;
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::About;
 use crate::ledger::{Origin, Region, RegionKind};
@@ -23,27 +23,27 @@ use crate::model::{Addr, Prot, Sign, VmOp};
 use headers::plausible;
 use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 
-pub const ARENA: Category = Category {
+pub const ARENA: Category = Category(&CategoryInfo {
     id: "glibc-arena",
     color: 0x2b6ba5,
     name: "glibc malloc arenas",
     one: "glibc malloc arena",
     many: "glibc malloc arenas",
-};
-pub const MAIN_HEAP: Category = Category {
+});
+pub const MAIN_HEAP: Category = Category(&CategoryInfo {
     id: "glibc-main-heap",
     color: 0x5a99d2,
     name: "glibc main heap",
     one: "glibc main heap",
     many: "glibc main heaps",
-};
-pub const MMAPPED: Category = Category {
+});
+pub const MMAPPED: Category = Category(&CategoryInfo {
     id: "glibc-mmapped",
     color: 0x5551eb,
     name: "glibc large blocks (mmap)",
     one: "large malloc block",
     many: "large malloc blocks",
-};
+});
 
 pub const USED: &str = "arena used part";
 pub const RESERVED: &str = "arena reserved part";
@@ -161,18 +161,18 @@ impl Rule for GlibcRule {
 
     /// The variables, and what else malloc/arena.c and malloc/malloc.c decide by.
     fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        const ALL: &[&str] = &[ARENA.id, MAIN_HEAP.id, MMAPPED.id];
+        const ALL: &[&str] = &[ARENA.0.id, MAIN_HEAP.0.id, MMAPPED.0.id];
         const {
             &[
-                ("MALLOC_ARENA_MAX", &[ARENA.id]),
-                ("MALLOC_ARENA_TEST", &[ARENA.id]),
+                ("MALLOC_ARENA_MAX", &[ARENA.0.id]),
+                ("MALLOC_ARENA_TEST", &[ARENA.0.id]),
                 ("MALLOC_MMAP_THRESHOLD_", ALL),
                 ("MALLOC_MMAP_MAX_", ALL),
                 ("MALLOC_TOP_PAD_", ALL),
                 ("MALLOC_TRIM_THRESHOLD_", ALL),
-                ("GLIBC_TUNABLES", &[ARENA.id, MAIN_HEAP.id, MMAPPED.id, "thread-stack"]),
-                ("threads", &[ARENA.id]),
-                ("processors", &[ARENA.id]),
+                ("GLIBC_TUNABLES", &[ARENA.0.id, MAIN_HEAP.0.id, MMAPPED.0.id, "thread-stack"]),
+                ("threads", &[ARENA.0.id]),
+                ("processors", &[ARENA.0.id]),
             ]
         }
     }

@@ -10,7 +10,7 @@ mod profile;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::units::size;
 use crate::attribution::world::Surveyed;
@@ -20,13 +20,13 @@ use crate::model::stack::FindLeftStacks;
 use crate::model::{Addr, AddrRange, Sign};
 use layout::{ARENA, ARENA_HINT};
 
-pub const GO_HEAP: Category = Category {
+pub const GO_HEAP: Category = Category(&CategoryInfo {
     id: "go-heap",
     color: 0x0f6f93,
     name: "Go runtime",
     one: "Go runtime memory",
     many: "mappings of the Go runtime",
-};
+});
 
 pub(super) const ID: &str = "go";
 pub(super) const HEAP: &str = "heap arena";

@@ -11,7 +11,7 @@ use super::mimalloc::{is_hinted, may_be_arena};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::About;
 use crate::model::arenas::ReadArenas;
@@ -19,13 +19,13 @@ use crate::model::{Mapping, Prot, Sign};
 use regex::Regex;
 use std::sync::LazyLock;
 
-pub const JEMALLOC: Category = Category {
+pub const JEMALLOC: Category = Category(&CategoryInfo {
     id: "jemalloc",
     color: 0xdb7b11,
     name: "jemalloc",
     one: "jemalloc extent",
     many: "jemalloc extents",
-};
+});
 
 pub const BASE: &str = "jemalloc base (metadata)";
 const EXTENT: &str = "jemalloc extent";
@@ -160,7 +160,7 @@ impl Rule for JemallocRule {
     }
 
     fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        const { &[("MALLOC_CONF", &[JEMALLOC.id]), ("processors", &[JEMALLOC.id])] }
+        const { &[("MALLOC_CONF", &[JEMALLOC.0.id]), ("processors", &[JEMALLOC.0.id])] }
     }
 
     fn heap_description(&self) -> Option<&'static str> {

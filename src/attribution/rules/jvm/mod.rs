@@ -16,7 +16,7 @@ use super::pthread::{GUARD, THREAD_STACK};
 use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
@@ -24,50 +24,55 @@ use crate::model::heap::runtime::AskBudget;
 use crate::model::stack::{FindCodeTables, GeneratedFunction};
 use crate::model::{Addr, EventId, Sign, StackId};
 
-pub const HEAP: Category =
-    Category { id: "jvm-heap", color: 0x14a181, name: "Java heap", one: "Java heap", many: "Java heaps" };
-pub const CLASSES: Category = Category {
+pub const HEAP: Category = Category(&CategoryInfo {
+    id: "jvm-heap",
+    color: 0x14a181,
+    name: "Java heap",
+    one: "Java heap",
+    many: "Java heaps",
+});
+pub const CLASSES: Category = Category(&CategoryInfo {
     id: "jvm-class-space",
     color: 0x8a89e4,
     name: "JVM class space",
     one: "JVM compressed class space",
     many: "JVM compressed class spaces",
-};
-pub const META: Category = Category {
+});
+pub const META: Category = Category(&CategoryInfo {
     id: "jvm-metaspace",
     color: 0x1ca752,
     name: "JVM metaspace",
     one: "JVM metaspace node",
     many: "JVM metaspace nodes",
-};
-pub const SHARED: Category = Category {
+});
+pub const SHARED: Category = Category(&CategoryInfo {
     id: "jvm-shared-classes",
     color: 0xa874b2,
     name: "JVM shared classes (CDS)",
     one: "archive of shared classes (CDS)",
     many: "archives of shared classes (CDS)",
-};
-pub const CODE: Category = Category {
+});
+pub const CODE: Category = Category(&CategoryInfo {
     id: "jvm-code-cache",
     color: 0x929811,
     name: "JVM code cache",
     one: "JVM code cache",
     many: "JVM code heaps",
-};
-pub const GC: Category = Category {
+});
+pub const GC: Category = Category(&CategoryInfo {
     id: "jvm-gc",
     color: 0xcc6d71,
     name: "JVM collector tables",
     one: "table of the garbage collector",
     many: "tables of the garbage collector",
-};
-pub const OTHER: Category = Category {
+});
+pub const OTHER: Category = Category(&CategoryInfo {
     id: "jvm-other",
     color: 0x486d70,
     name: "JVM, other",
     one: "JVM memory",
     many: "mappings of the JVM",
-};
+});
 
 /// One kind of the JVM's memory, and what its parts are called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,13 +193,14 @@ impl Rule for JvmRule {
 
     /// Of memory, -XX:MaxRAMPercentage takes a quarter.
     fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        const ALL: &[&str] = &[HEAP.id, CLASSES.id, META.id, SHARED.id, CODE.id, GC.id, OTHER.id];
+        const ALL: &[&str] =
+            &[HEAP.0.id, CLASSES.0.id, META.0.id, SHARED.0.id, CODE.0.id, GC.0.id, OTHER.0.id];
         const {
             &[
                 ("JAVA_TOOL_OPTIONS", ALL),
                 ("_JAVA_OPTIONS", ALL),
-                ("memory", &[HEAP.id, GC.id]),
-                ("processors", &[HEAP.id, GC.id, CODE.id]),
+                ("memory", &[HEAP.0.id, GC.0.id]),
+                ("processors", &[HEAP.0.id, GC.0.id, CODE.0.id]),
             ]
         }
     }

@@ -1,26 +1,26 @@
 //! Memory that program and kernel write to together: io_uring rings, perf's buffers, BPF maps, packet
 //! rings. The kernel names them `anon_inode:…` or `socket:[…]` (fs/anon_inodes.c, net/socket.c).
 
-use crate::attribution::category::{Category, Evidence, Instance};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance};
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Claim, Group, Rule, Subject, World};
 use crate::ledger::RegionKind;
 use crate::model::Mapping;
 
-pub const IO_URING: Category = Category {
+pub const IO_URING: Category = Category(&CategoryInfo {
     id: "io-uring",
     color: 0x1c8c8c,
     name: "io_uring rings",
     one: "part of an io_uring",
     many: "parts of io_uring rings",
-};
-pub const KERNEL_BUFFER: Category = Category {
+});
+pub const KERNEL_BUFFER: Category = Category(&CategoryInfo {
     id: "kernel-buffer",
     color: 0xb147b0,
     name: "buffers shared with the kernel",
     one: "buffer shared with the kernel",
     many: "buffers shared with the kernel",
-};
+});
 
 // include/uapi/linux/io_uring.h: which part of the ring an offset maps.
 const OFF_CQ_RING: u64 = 0x800_0000;

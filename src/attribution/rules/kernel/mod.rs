@@ -4,32 +4,32 @@
 pub(super) mod buffer;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::size;
 use crate::ledger::RegionKind;
 
-pub const KERNEL: Category = Category {
+pub const KERNEL: Category = Category(&CategoryInfo {
     id: "kernel",
     color: 0x596982,
     name: "kernel (vdso, vvar, aio …)",
     one: "mapping of the kernel's",
     many: "mappings of the kernel's",
-};
-pub const MAIN_STACK: Category = Category {
+});
+pub const MAIN_STACK: Category = Category(&CategoryInfo {
     id: "main-stack",
     color: 0x8a55c4,
     name: "main thread's stack",
     one: "main thread's stack",
     many: "main stacks",
-};
-pub const HUGETLB: Category = Category {
+});
+pub const HUGETLB: Category = Category(&CategoryInfo {
     id: "hugetlb",
     color: 0xcd3337,
     name: "huge pages (hugetlb)",
     one: "reservation of huge pages",
     many: "reservations of huge pages",
-};
+});
 
 pub struct KernelRule;
 

@@ -5,19 +5,19 @@ mod segments;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::model::arenas::{ArenasRead, ReadArenas, ReadMemory, Surroundings};
 use crate::model::{Addr, AddrRange, Prot, Sign};
 
-pub const MIMALLOC: Category = Category {
+pub const MIMALLOC: Category = Category(&CategoryInfo {
     id: "mimalloc",
     color: 0xb5840f,
     name: "mimalloc",
     one: "mimalloc arena",
     many: "mimalloc mappings",
-};
+});
 
 /// 2.x requests addresses far below where the kernel places mappings (src/os.c, aligned hints).
 const HINTS: std::ops::Range<u64> = 0x200_0000_0000..0x1e00_0000_0000;

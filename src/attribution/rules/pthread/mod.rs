@@ -15,28 +15,28 @@ mod sizes;
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::ledger::Region;
 use crate::model::{Addr, Sign};
 use advice::advise;
 use shape::{cuts, is_guard, is_mapped_as_stack, is_musl_stack, shape, stack_span};
 
-pub const THREAD_STACK: Category = Category {
+pub const THREAD_STACK: Category = Category(&CategoryInfo {
     id: "thread-stack",
     color: 0xa272ef,
     name: "thread stacks",
     one: "thread stack",
     many: "thread stacks",
-};
+});
 
 /// Mapped as stacks, but no thread began on them: of fibres, coroutines, interpreters.
-pub const FIBRE_STACK: Category = Category {
+pub const FIBRE_STACK: Category = Category(&CategoryInfo {
     id: "fibre-stack",
     color: 0xd16ba5,
     name: "stacks of no thread (fibres)",
     one: "stack of no thread",
     many: "stacks of no thread",
-};
+});
 
 pub const LIVE: &str = "thread stack";
 pub const GUARD: &str = "guard";
@@ -65,7 +65,7 @@ impl Rule for PthreadRule {
     }
 
     fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        const { &[("stack limit", &[THREAD_STACK.id]), ("threads", &[THREAD_STACK.id])] }
+        const { &[("stack limit", &[THREAD_STACK.0.id]), ("threads", &[THREAD_STACK.0.id])] }
     }
 
     fn categories(&self) -> &'static [Category] {

@@ -5,7 +5,7 @@ mod lines;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::base_name;
 use crate::ledger::Region;
@@ -14,13 +14,13 @@ use crate::model::observation::BlockKind;
 use crate::model::stack::Interpreter;
 use crate::model::{Addr, AddrRange, Prot};
 
-pub const ARENA: Category = Category {
+pub const ARENA: Category = Category(&CategoryInfo {
     id: "python-arena",
     color: 0x837325,
     name: "Python object arenas",
     one: "Python object arena",
     many: "Python object arenas",
-};
+});
 
 /// ARENA_SIZE: 1 MiB from 3.10, 256 KiB before.
 const ARENAS: [u64; 2] = [1 << 20, 256 << 10];

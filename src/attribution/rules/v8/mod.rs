@@ -7,7 +7,7 @@ mod layout;
 
 use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::attribution::world::Surveyed;
@@ -15,8 +15,13 @@ use crate::ledger::Region;
 use crate::model::stack::GeneratedFunction;
 use crate::model::{Addr, Sign};
 
-pub const V8: Category =
-    Category { id: "v8", color: 0x5f9a34, name: "V8", one: "V8 memory", many: "mappings of V8" };
+pub const V8: Category = Category(&CategoryInfo {
+    id: "v8",
+    color: 0x5f9a34,
+    name: "V8",
+    one: "V8 memory",
+    many: "mappings of V8",
+});
 
 pub(super) const CODE_RANGE: &str = "code range";
 pub(super) const BUILTINS: &str = "copy of the built-in functions";
@@ -74,7 +79,7 @@ impl Rule for V8Rule {
     }
 
     fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        const { &[("NODE_OPTIONS", &[V8.id]), ("DENO_V8_FLAGS", &[V8.id])] }
+        const { &[("NODE_OPTIONS", &[V8.0.id]), ("DENO_V8_FLAGS", &[V8.0.id])] }
     }
 
     fn option_lists(&self) -> &'static [(&'static str, char)] {
