@@ -148,7 +148,7 @@ impl Program {
                     (10, _) => Call::MremapInPlace { at, len: run, new_len },
                     (11, _) => Call::MremapKeep { at, len: run },
                     (12, Some((to, new_len))) => {
-                        let call = Call::MremapFixed { at, len: run, new_len: new_len, to };
+                        let call = Call::MremapFixed { at, len: run, new_len, to };
                         return Some((call, [all((at, run)), all((to, new_len))].concat()));
                     }
                     _ => Call::Mremap { at, len: run, new_len },
