@@ -376,7 +376,7 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     // Without an end there are no names in it, and the files would be asked that it names.
-    if !replay.is_cut() {
+    if replay.ended_ns().is_some() {
         let (report, _) = replay.report();
         to_text(&report, TextOptions::default());
     }
