@@ -31,7 +31,7 @@ pub fn classify(world: &World<'_>) -> Vec<Piece> {
         most => thread::available_parallelism().map_or(1, |cores| cores.get().min(most)),
     };
     let mut pieces = classify_by(threads, world, &marks, regions);
-    let mut things = Things::default();
+    let mut things = Things::for_pieces(&pieces);
     for piece in &mut pieces {
         piece.thing = things.number(&piece.instance);
     }
@@ -90,6 +90,15 @@ struct Things {
 }
 
 impl Things {
+    /// Reserves for as many instances as there can be: growing step by step takes as long as the numbering.
+    fn for_pieces(pieces: &[Piece]) -> Things {
+        let calls = pieces.iter().filter(|piece| matches!(piece.instance, Instance::Call(_))).count();
+        let mut things = Things::default();
+        things.calls.reserve(calls);
+        things.places.reserve(pieces.len() - calls);
+        things
+    }
+
     fn number(&mut self, instance: &Instance) -> usize {
         let next = self.calls.len() + self.places.len() + self.names.len();
         match instance {

@@ -47,6 +47,7 @@ impl Ledger {
             ids: vec![None; self.mapped.origins().slots()],
             rings: 0,
             result: Reconciled {
+                regions: Vec::with_capacity(seen.mappings.len()),
                 threads: threads.to_vec(),
                 events: self.reports.number(),
                 ..Reconciled::default()

@@ -1,7 +1,7 @@
 //! `attribution::rules`.
 
-use vmaudit::attribution::category::{Category, CategoryInfo};
 use vmaudit::attribution::category::UNKNOWN;
+use vmaudit::attribution::category::{Category, CategoryInfo};
 use vmaudit::attribution::rules::RULES;
 use vmaudit::attribution::rules::category_color;
 use vmaudit::attribution::rules::category_name;
