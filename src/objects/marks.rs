@@ -167,8 +167,10 @@ impl<'a> Search<'a> {
                 let reads = |sign: &&Sign| {
                     sign.setting.map(str::as_bytes).is_some_and(|end| text.strip_suffix(b"\0") == Some(end))
                 };
-                if let Some(sign) = self.signs.iter().find(reads) {
-                    self.setting.get_or_insert((sign.mark, variable(&bytes[..found.end()])));
+                if let Some(sign) = self.signs.iter().find(reads)
+                    && let Some(name) = variable(&bytes[..found.end()])
+                {
+                    self.setting.get_or_insert((sign.mark, name));
                 }
             }
             at += CHUNK;
@@ -176,12 +178,14 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The variable's whole name, from the bytes up to the zero byte behind it.
-fn variable(until: &[u8]) -> String {
+/// The variable's whole name, from the bytes up to the zero byte behind it. None where it ends a sentence: those who
+/// print of the variable are not those who read it.
+fn variable(until: &[u8]) -> Option<String> {
     let until = until.strip_suffix(b"\0").unwrap_or(until);
     let part_of_name = |b: &u8| b.is_ascii_uppercase() || b.is_ascii_digit() || *b == b'_';
     let len = until.iter().rev().take(OVERLAP as usize).take_while(|b| part_of_name(b)).count();
-    String::from_utf8_lossy(&until[until.len() - len..]).into_owned()
+    let (before, name) = until.split_at(until.len() - len);
+    before.last().is_none_or(|&b| b == 0).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
 #[cfg(test)]
@@ -234,8 +238,13 @@ mod tests {
             Some((2, 36))
         );
         assert_eq!(newest_version(b"\0malloc\0", "GLIBC_"), None);
-        assert_eq!(variable(b"conf\0_RJEM_MALLOC_CONF\0"), "_RJEM_MALLOC_CONF");
-        assert_eq!(variable(b"MALLOC_CONF\0"), "MALLOC_CONF");
+        assert_eq!(variable(b"conf\0_RJEM_MALLOC_CONF\0").as_deref(), Some("_RJEM_MALLOC_CONF"));
+        assert_eq!(variable(b"MALLOC_CONF\0").as_deref(), Some("MALLOC_CONF"));
+        assert_eq!(
+            variable(b"\0value of the environment variable MALLOC_CONF\0"),
+            None,
+            "a sentence of ClickHouse's"
+        );
     }
 
     #[test]

@@ -35,15 +35,21 @@ impl Rule for FilesRule {
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
-        let mut why =
-            "what is mapped of a file is read page by page when somebody looks at it; its pages are the \
-                       page cache's, and can be dropped at any time"
-                .to_string();
+        let mut why = "what is mapped of a file is read page by page when somebody looks at it; its pages are the page \
+                       cache's, and of a file on a disk they can be dropped at any time"
+            .to_string();
         let regions = &world.input.reconciled.regions;
-        let mut holding = group.pieces.iter().filter_map(|piece| regions.get(piece.region));
-        if holding.any(|region| region.sharing == Sharing::Private && region.prot.write) {
+        let held = || group.pieces.iter().filter_map(|piece| regions.get(piece.region));
+        let written = |sharing| held().any(|region| region.sharing == sharing && region.prot.write);
+        if written(Sharing::Shared) {
+            why += ", those that were written to once they are in the file again";
+        }
+        if written(Sharing::Private) {
             why += ", but for those that this process wrote to: where a file is mapped private and writable, these \
                     are copies of its own";
+        }
+        if group.pieces.iter().any(|p| world.detail_at(p.range.start).is_some_and(|d| d.flags.has("lo"))) {
+            why += "; the program has locked them in memory (mlock), and there they stay";
         }
         Advice::why(why)
     }

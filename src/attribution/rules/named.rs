@@ -29,6 +29,7 @@ const OWNERS: &[(&str, &str)] = &[
     ("dalvik-", "Android's runtime (ART)"),
     ("partition_alloc", "PartitionAlloc (Chromium)"),
     ("js-", "SpiderMonkey (Firefox)"),
+    ("absl", "Abseil's allocator for itself (LowLevelAlloc)"),
 ];
 
 pub struct NamedRule;

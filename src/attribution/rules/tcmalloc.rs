@@ -96,9 +96,11 @@ impl Rule for TcmallocRule {
         regions_of(world)
     }
 
-    fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+    /// Abseil's own small allocator names its memory in any program that has it (absl/base/internal/low_level_alloc.cc);
+    /// only where tcmalloc is, it is what that keeps of itself.
+    fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let name = subject.anon_name()?;
-        (name.starts_with(b"tcmalloc_region") || name == b"absl")
+        (name.starts_with(b"tcmalloc_region") || (name == b"absl" && world.has_mark(GOOGLE)))
             .then(|| Claim::new(TCMALLOC, Evidence::Name, part(subject)))
     }
 
@@ -149,10 +151,11 @@ impl Rule for TcmallocRule {
         (loaded() || marked() || world.paths().any(|p| p.any(is_tcmalloc))).then_some("tcmalloc")
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         let of_regions = group.part(REGION).virt + group.part(RESERVED).virt;
         let advice = match group.pieces.iter().map(|p| p.footprint.virt).max() {
             Some(largest) if of_regions > 0 && largest >= REGION_SIZE / 2 => regions(),
+            _ if world.has_mark(GOOGLE) && !is_gperftools(world) => own(),
             _ => page_heap(),
         };
         advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is tcmalloc's")
@@ -160,13 +163,23 @@ impl Rule for TcmallocRule {
 }
 
 fn regions() -> Advice {
-    Advice::why(
+    of_google(Advice::why(
         "google/tcmalloc reserves regions of 1 GiB, one for each kind of memory, and hands out pieces from \
          their ends; the rest of a region is address space and nothing else",
-    )
-    .wont(
+    ))
+}
+
+fn own() -> Advice {
+    of_google(Advice::why(
+        "what google/tcmalloc maps beside its regions is its own: its tables, and pages between guards for some \
+         allocations picked at random",
+    ))
+}
+
+fn of_google(advice: Advice) -> Advice {
+    advice.wont(
         "TCMALLOC_AGGRESSIVE_DECOMMIT, TCMALLOC_RELEASE_RATE",
-        "they are gperftools' settings; none is known that makes the regions of google/tcmalloc smaller",
+        "they are gperftools' settings; none is known that makes the memory of google/tcmalloc smaller",
     )
 }
 

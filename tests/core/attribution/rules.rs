@@ -271,7 +271,7 @@ fn stacks_of_several_sizes() {
     let promised: Vec<(&str, u64)> =
         stacks.fix.iter().map(|fix| (fix.knob.as_str(), fix.saves_virt)).collect();
     assert_eq!(promised[0], ("ulimit -s 1024 (or pthread_attr_setstacksize)", 14 * MIB));
-    assert_eq!(promised[1], ("a smaller pthread_attr_setstacksize", 0));
+    assert_eq!(promised[1], ("fewer threads", 0), "the others are small as they are");
     assert!(stacks.no_help.is_empty(), "{:?}", stacks.no_help);
 }
 
@@ -682,6 +682,30 @@ fn a_code_range_near_the_program_is_v8s_where_the_program_holds_v8() {
     assert_eq!(found("v8", 0x27f8_0000), 0, "a range of another size");
 }
 
+/// Deno 2.9 where the kernel gave its code range an address that is not at a multiple of 256 KiB: V8 opens whole pages.
+#[test]
+fn a_code_range_that_is_opened_whole_has_what_is_left_at_its_ends() {
+    let found = |below: u64, above: u64, end: u64| {
+        let mut case = Case::new();
+        let mut vma = |start: u64, end: u64, perms: &str, name: &str| {
+            case.vma((start, end), perms, name, Origin::Preexisting);
+        };
+        vma(0x7f38_6204_0000 - below, 0x7f38_6204_0000, "---p", "");
+        vma(0x7f38_6204_0000, 0x7f38_81dc_0000, "rwxp", "");
+        vma(0x7f38_81dc_0000, 0x7f38_81fe_6000, "r-xp", "/opt/deno");
+        vma(0x7f38_81fe_6000, end, "rwxp", "");
+        vma(end, end + above, "---p", "");
+        virt(&case.attribute(), "v8") >> 10
+    };
+    let end = 0x7f38_8200_0000;
+    assert_eq!(found(108 * KIB, 148 * KIB, end), 512 << 10, "as it was");
+    assert_eq!(found(108 * KIB, 64 * MIB, end), 512 << 10, "merged with what follows");
+    assert_eq!(found(64 * MIB, 148 * KIB, end), 512 << 10, "merged with what lies below");
+    assert_eq!(found(64 * MIB, 64 * MIB, end), (512 << 10) - 256, "merged with both");
+    assert_eq!(found(64 * KIB, 64 * KIB, end), 0, "too little is left");
+    assert_eq!(found(108 * KIB, 148 * KIB, end - 64 * KIB), 0, "pages are opened whole");
+}
+
 /// A flag of V8 is spelled as its embedder takes it; who embeds it has to be known for a promise.
 #[test]
 fn a_flag_of_v8_is_spelled_as_its_embedder_takes_it() {
@@ -726,7 +750,6 @@ fn names_of_allocators() {
         ("[anon:jemalloc_pg_overcommit]", "jemalloc", "jemalloc extent"),
         ("[anon:mimalloc]", "mimalloc", "arena"),
         ("[anon:tcmalloc_region_NORMAL]", "tcmalloc", "region"),
-        ("[anon:absl]", "tcmalloc", "region"),
         ("[anon:scudo:primary]", "bionic-malloc", "small blocks"),
         ("[anon:scudo:secondary]", "bionic-malloc", "large blocks"),
         ("[anon:libc_malloc]", "bionic-malloc", "blocks"),
@@ -742,6 +765,90 @@ fn names_of_allocators() {
         assert_eq!((reported.0, reported.1), (category, "name"), "{name}");
         assert!(category == "loader" || reported.2 == part, "{name}: {}", reported.2);
     }
+}
+
+/// Abseil's small allocator is in many programs that have another malloc.
+#[test]
+fn memory_of_abseils_is_tcmallocs_where_tcmalloc_is() {
+    let found = |mark: &str| {
+        let mut case = Case::new();
+        case.vma((0x5000_0000, 0x5000_1000), "r-xp", "/opt/program", Origin::Preexisting);
+        case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + MIB), "rw-p", "[anon:absl]", Origin::Preexisting);
+        let file = case.observations.mappings[0].file.expect("a file");
+        let marks = FileMarks { file, marks: vec![mark.to_owned()], setting: None, version: None };
+        case.observations.code.files.push(marks);
+        case.attribute().pieces.iter().find(|p| p.range.start.0 == 0x7f00_0000_0000).map(|p| p.category.id)
+    };
+    assert_eq!(found("tcmalloc"), Some("tcmalloc"));
+    assert_eq!(found("v8"), Some("app-mmap"));
+}
+
+/// gperftools' settings do nothing to google/tcmalloc, whose small mappings are no page heap.
+#[test]
+fn what_google_tcmalloc_maps_beside_its_regions_is_told_no_setting_of_gperftools() {
+    let found = |mark: &str| {
+        let mut case = Case::new();
+        case.vma((0x5000_0000, 0x5000_1000), "r-xp", "/opt/program", Origin::Preexisting);
+        let own = (0x7f00_0000_0000, 0x7f00_0000_0000 + 2 * MIB);
+        case.vma(own, "rw-p", "[anon:tcmalloc_region_METADATA]", Origin::Preexisting);
+        let file = case.observations.mappings[0].file.expect("a file");
+        let marks = FileMarks { file, marks: vec![mark.to_owned()], setting: None, version: None };
+        case.observations.code.files.push(marks);
+        let found = case.attribute();
+        finding(&found, "tcmalloc").fix.iter().map(|fix| fix.knob.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("tcmalloc"), [""; 0]);
+    assert_eq!(found("gperftools"), ["TCMALLOC_AGGRESSIVE_DECOMMIT=1"]);
+}
+
+/// chdb and libarrow in one process: each reads a variable of its own name.
+#[test]
+fn the_variable_is_that_of_the_copy_of_jemalloc_that_made_the_call() {
+    let found = |module: Option<&str>| {
+        let mut case = Case::new();
+        for (n, name) in ["/opt/a.so", "/opt/b.so"].into_iter().enumerate() {
+            let at = 0x5000_0000 + n as u64 * MIB;
+            case.vma((at, at + 4 * KIB), "r-xp", name, Origin::Preexisting);
+        }
+        for (n, variable) in ["A_MALLOC_CONF", "B_MALLOC_CONF"].into_iter().enumerate() {
+            let file = case.observations.mappings[n].file.expect("a file");
+            let (marks, setting) = (vec!["jemalloc".to_owned()], Some(variable.to_owned()));
+            case.observations.code.files.push(FileMarks { file, marks, setting, version: None });
+        }
+        let origin = match module {
+            Some(module) => {
+                let at = format!("{module}!je_extent_alloc_mmap");
+                let stack = case.stack(&["libc.so.6!__mmap", &at, "program!main"]);
+                Origin::Event(case.mmap(4000, 2 * MIB, (RW, ANON | NORESERVE), stack))
+            }
+            None => Origin::Preexisting,
+        };
+        case.vma((0x7f00_0000_0000, 0x7f00_0020_0000), "rw-p", "[anon:jemalloc_pg]", origin);
+        let found = case.attribute();
+        finding(&found, "jemalloc").fix[0].knob.clone()
+    };
+    assert_eq!(found(Some("a.so")), "A_MALLOC_CONF=retain:false");
+    assert_eq!(found(Some("b.so")), "B_MALLOC_CONF=retain:false");
+    assert_eq!(found(None), "A_MALLOC_CONF or B_MALLOC_CONF=retain:false", "whose it is nothing tells");
+}
+
+/// Varnish gives its workers 80 KiB.
+#[test]
+fn stacks_that_are_small_are_not_told_to_be_smaller() {
+    let found = |size: u64| {
+        let mut case = Case::new();
+        let stack = case.stack(&["libc.so.6!__mmap", "libc.so.6!pthread_create", "varnishd!pool_herder"]);
+        for n in 0..3u64 {
+            let at = 0x7f00_0000_0000 + n * 16 * MIB;
+            let origin = case.mmap(4000, size + 4 * KIB, (NONE, ANON | NORESERVE | STACK), stack);
+            case.vma((at, at + 4 * KIB), "---p", "", Origin::Event(origin));
+            case.vma((at + 4 * KIB, at + 4 * KIB + size), "rw-p", "", Origin::Event(origin));
+        }
+        let found = case.attribute();
+        finding(&found, "thread-stack").fix.iter().map(|fix| fix.knob.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(80 * KIB), [""; 0]);
+    assert_eq!(found(4 * MIB), ["a smaller pthread_attr_setstacksize"]);
 }
 
 /// retain:false multiplies mappings: near the limit it is what does not help.

@@ -4,6 +4,7 @@ use super::{BASE, RETAINED};
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::{count_word, size};
+use crate::model::FileMarks;
 
 /// What every jemalloc reads that was configured without a prefix.
 const USUAL_SETTING: &str = "MALLOC_CONF";
@@ -37,7 +38,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
                 .note("at most: each arena has its own, and one stays; threads that share one wait for each other"),
         );
     }
-    if variable != USUAL_SETTING {
+    if !variable.split(" or ").any(|name| name == USUAL_SETTING) {
         advice = advice.wont(USUAL_SETTING, &format!("this copy of jemalloc reads {variable}"));
     }
     advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is jemalloc's")
@@ -86,13 +87,18 @@ fn unmapping(advice: Advice, world: &World<'_>, (variable, spare): (&str, u64)) 
     advice.fix(Fix::new(&knob, 0, 0).note(&format!("{note} ({of_limit})")))
 }
 
-/// The variable that the jemalloc at hand reads: by its functions' names, else by its strings.
+/// The variable that the jemalloc at hand reads: by its functions' names, else by the strings of the file that made the call,
+/// or of the only copy. Of several copies in one process all are named where it is not known which one it is.
 fn setting(group: &Group<'_>, world: &World<'_>) -> String {
     if group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_"))) {
         return "_RJEM_MALLOC_CONF".to_string();
     }
-    let mut known = world.marked(super::MARK).filter_map(|found| found.setting.as_deref());
-    let first = known.next().unwrap_or(USUAL_SETTING);
-    // Two copies that read different ones: whose memory this is is not known.
-    if known.all(|other| other == first) { first.to_string() } else { USUAL_SETTING.to_string() }
+    let copies: Vec<&FileMarks> = world.marked(super::MARK).collect();
+    let mut lines = group.path.iter().flat_map(|path| &path.lines);
+    let own = lines.find_map(|line| copies.iter().find(|copy| world.file_is_called(copy.file, &line.module)));
+    let searched = own.map_or(copies.as_slice(), std::slice::from_ref);
+    let mut names: Vec<&str> = searched.iter().filter_map(|copy| copy.setting.as_deref()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() { USUAL_SETTING.to_string() } else { names.join(" or ") }
 }

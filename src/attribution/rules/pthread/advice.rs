@@ -166,16 +166,15 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
         out.push(fix(LIMIT, sizes.saves(SMALL, limit).saturating_sub(kept)));
     }
     if sizes.all().any(chosen) {
-        out.push(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
+        out.extend(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
             // sizes do not show which stacks are the runtime's
-            Some((knob, note)) => Fix::new(&knob, 0, 0).note(&note),
-            None => {
-                let saves = sizes.saves(SMALL, chosen).saturating_sub(kept);
-                match saves > 0 && may_have_raised_limit(world) {
-                    true => fix(LIMIT, saves).note(RAISED),
-                    false => fix("a smaller pthread_attr_setstacksize", saves),
-                }
-            }
+            Some((knob, note)) => Some(Fix::new(&knob, 0, 0).note(&note)),
+            None => match sizes.saves(SMALL, chosen).saturating_sub(kept) {
+                // small as they are
+                0 => None,
+                saves if may_have_raised_limit(world) => Some(fix(LIMIT, saves).note(RAISED)),
+                saves => Some(fix("a smaller pthread_attr_setstacksize", saves)),
+            },
         });
     }
     out

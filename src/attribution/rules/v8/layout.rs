@@ -8,7 +8,8 @@
 //! 0x7fbafc…     ---p 2 GiB, rw-p, ---p      a WebAssembly memory: 2 GiB of guard below, 8 GiB above
 //! 0x3ec0…       ---p, rw-p, ---p  > 1 TiB   Chromium: the sandbox with the heap's cage of 4 GiB
 //! 0x55c2ab…     rwxp  512 MiB               and its code range, near the program
-//! 0x7f9bec…     rwxp, r-xp deno, rwxp       Deno: a code range that is opened whole, with the copy in it
+//! 0x7f9bec…     rwxp, r-xp deno, rwxp       Deno: a code range that is opened whole, with the copy in it, and with
+//!                                           ---p below and above where it is not at a multiple of 256 KiB
 //! 0x1664000…    ---p, rw-p, ---p  16 GiB    and cppgc's cage, at a multiple of its size
 //! ```
 //!
@@ -120,10 +121,10 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     let part_of = |m: &Mapping| is_anonymous(m) || (m.file.is_some() && m.prot.exec && world.is_image(m));
     for run in runs(world.mappings(), part_of) {
         for (at, _) in run.iter().enumerate().filter(|(_, m)| m.file.is_some()) {
-            if let Some(inside) = opened_whole(run, at) {
-                let start = extent(inside).start;
+            if let Some(range) = opened_whole(run, at) {
                 let part = |m: &Mapping| if m.file.is_some() { BUILTINS } else { CODE_RANGE };
-                found.extend(inside.iter().map(|m| surveyed(m.range, part(m), start)));
+                let inside = run.iter().filter(|m| m.range.overlaps(range));
+                found.extend(inside.map(|m| surveyed(m.range.intersect(range), part(m), range.start)));
                 continue;
             }
             let below = run[..at].iter().rev().take_while(|m| is_anonymous(m)).count();
@@ -149,11 +150,32 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     found
 }
 
-/// The copy with what is writable and executable below and above it, if that is a code range of the full size.
-fn opened_whole(run: &[Mapping], copy: usize) -> Option<&[Mapping]> {
-    let inside = run.get(copy.checked_sub(1)?..copy + 2)?;
+/// The copy with what is writable and executable below and above it, if that is a code range of the full size. The
+/// kernel reserves it anywhere and V8 opens whole pages of its heap: as much as one of them is left over, divided between
+/// both ends, of which one may have merged with what somebody else reserved beside it.
+fn opened_whole(run: &[Mapping], copy: usize) -> Option<AddrRange> {
+    let first = copy.checked_sub(1)?;
+    let inside = run.get(first..copy + 2)?;
+    let range = extent(inside);
     let opened = inside.first().is_some_and(is_code) && inside.last().is_some_and(is_code);
-    (opened && extent(inside).len() == CODE_RANGE_SIZE).then_some(inside)
+    let left = CODE_RANGE_SIZE.checked_sub(range.len()).filter(|left| *left <= PAGE_ALIGNMENT)?;
+    if !opened
+        || (left > 0 && !(range.start.is_aligned(PAGE_ALIGNMENT) && range.end.is_aligned(PAGE_ALIGNMENT)))
+    {
+        return None;
+    }
+    let reserved = |m: Option<&Mapping>| m.filter(|m| m.prot.is_none()).map_or(0, |m| m.range.len());
+    let below = reserved(first.checked_sub(1).and_then(|at| run.get(at)));
+    let above = reserved(run.get(copy + 2));
+    let head = match (below, above) {
+        (below, above) if below + above < left => return None,
+        (below, _) if below <= left => below,
+        (_, above) if above <= left => left - above,
+        // where one ends and the other begins nothing tells
+        _ => return Some(range),
+    };
+    let start = Addr(range.start.0.checked_sub(head)?);
+    Some(AddrRange { start, end: start.saturating_add(CODE_RANGE_SIZE) })
 }
 
 /// Within 2 GiB of the program (V8 requests that, and address randomisation often grants it: `CodeRange`,
