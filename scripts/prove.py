@@ -33,6 +33,8 @@ ByteBuffer[] all = new ByteBuffer[9]; for (int i = 0; i < 9; i++) all[i] = ByteB
 Thread.sleep(60000); } }
 """
 RUBY = "a = (1..100000).map { |i| \"text #{i}\" * 3 }; sleep 60"
+# Debian's memcached has no symbols: MEMCACHED names one that has.
+MEMCACHED = os.environ.get("MEMCACHED", "memcached")
 HASKELL = "import Control.Concurrent\nmain = threadDelay 60000000\n"
 
 
@@ -84,6 +86,15 @@ def ldap(folder):
             file.write(LDAP % {"folder": folder, "size": size})
 
 
+def varnish(folder):
+    # its child is another user
+    os.chmod(folder, 0o755)
+
+
+def firefox(folder):
+    os.makedirs(os.path.join(folder, "firefox"), exist_ok=True)
+
+
 def java(folder):
     with open(os.path.join(folder, "Direct.java"), "w") as file:
         file.write(JAVA)
@@ -102,6 +113,10 @@ def cases(folder):
     threads = "exec sbcl --control-stack-size ${STACK-2MB} --script %s/threads.lisp" % folder
     browser = "exec chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/chromium about:blank" % folder
     directory = "exec slapd -d 0 -h ldap://127.0.0.1:7856 -f %s/slapd-${SIZE-1073741824}.conf" % folder
+    items = "exec %s -u nobody -p 7721 -L -m ${M-256}" % MEMCACHED
+    cache = "exec varnishd -F -a 127.0.0.1:7722 -b 127.0.0.1:1 -n %s/varnish -s malloc,16m $V" % folder
+    dotnet = "sleep 60 | exec azmcp server start"
+    fox = "exec firefox --headless --profile %s/firefox about:blank" % folder
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -138,6 +153,12 @@ def cases(folder):
         Case("lmdb.map", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
         Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
         Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
+        Case("memcached.slabs", "memcached -m 64", SHELL + [items], ["--env", "M=64"]),
+        Case("varnish.workers", "thread_pool_min=10", SHELL + [cache], ["--env", "V=-p thread_pool_min=10"], varnish),
+        Case("varnish.log", "varnishd -l 16M", SHELL + [cache], ["--env", "V=-l 16M"], varnish),
+        Case("dotnet.double-mapped", None, SHELL + [dotnet]),
+        Case("firefox.code", None, SHELL + [fox], None, firefox),
+        Case("firefox.sandboxed", None, SHELL + [fox], None, firefox),
         Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
         Case("ruby.heap-pages", None, ["ruby", "-e", RUBY]),
     ]
@@ -159,6 +180,10 @@ NEEDS = {
     "lmdb": ("slapd", "slapd"),
     "mono": ("mcs", "mono-runtime mono-mcs"),
     "chez": ("racket", "racket"),
+    "memcached": (MEMCACHED, "memcached, built with symbols"),
+    "varnish": ("varnishd", "varnish"),
+    "dotnet": ("azmcp", "the folder dist of npm's @azure/mcp-linux-x64, in PATH"),
+    "firefox": ("firefox", "firefox-esr"),
     "ruby": ("ruby", "ruby"),
     "qemu": ("qemu-system-x86_64", "qemu-system-x86"),
 }

@@ -91,6 +91,23 @@ del kept[::2]
 if "COLLECT" in os.environ: gc.collect()
 time.sleep(60)
 """
+STACKS = """import os, threading, time
+threading.stack_size(int(os.environ.get("KIB", "4096")) << 10)
+for _ in range(3): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+time.sleep(60)
+"""
+SHARED = """import ctypes, mmap, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 3 + [ctypes.c_char_p]
+together = mmap.mmap(-1, 8 << 20)
+fd = os.memfd_create("own"); os.ftruncate(fd, 8 << 20); behind = mmap.mmap(fd, 8 << 20)
+zero = libc.mmap(None, 8 << 20, 3, 2, os.open("/dev/zero", os.O_RDWR), 0)
+named = libc.mmap(None, 8 << 20, 3, 0x22, -1, 0); libc.prctl(0x53564d41, 0, named, 8 << 20, b"own pool")
+time.sleep(60)
+"""
+ENVOY = "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 7716}}}\nstatic_resources: {}\n"
 REDIS = """until redis-cli -p 7719 ping; do sleep .1; done
 redis-cli -p 7719 debug populate 300000 k 100; redis-cli -p 7719 flushall; sleep 1"""
 POSTGRES = """D=$FOLDER/pg; exec setpriv --reuid=postgres --regid=postgres --clear-groups $BIN/postgres -D $D -k $D -c listen_addresses= \
@@ -112,11 +129,12 @@ def sources(folder):
     for name, text in {"threads.py": THREADS, "blocks.py": BLOCKS, "heap.py": HEAP, "joined.c": JOINED, "omp.c": OMP,
                        "rust.rs": RUST, "waits.go": GO, "allocates.c": ALLOCATES, "address.c": ADDRESS, "a.c": ALIGNED,
                        "user.c": ALIGNED_USER, "Waits.java": JAVA, "node.js": NODE, "wasm.js": WASM,
-                       "fibres.rb": FIBRES, "objects.py": OBJECTS}.items():
+                       "stacks.py": STACKS, "shared.py": SHARED, "envoy.yaml": ENVOY, "fibres.rb": FIBRES, "objects.py": OBJECTS}.items():
         write(name, text)
     make("gcc", "-O1", "joined.c", "-o", "joined", "-lpthread")
     make("gcc", "-O1", "-fopenmp", "omp.c", "-o", "omp")
     make("gcc", "-O1", "allocates.c", "-o", "allocates", "-lpthread")
+    make("musl-gcc", "-O1", "allocates.c", "-o", "allocates-musl", "-lpthread")
     make("gcc", "-fsanitize=address", "address.c", "-o", "address")
     for pages in ("0x200000", "4096"):
         os.makedirs(os.path.join(folder, pages), exist_ok=True)
@@ -175,6 +193,12 @@ def programs(folder):
         "Chromium": (shell("exec chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s $C about:blank"
                            % at("chromium")), "chromium", 15, None),
         "256 fibres of Ruby": (["ruby", at("fibres.rb")], "ruby", 3, None),
+        "3 threads of Python, 4 MiB": (["/usr/bin/python3", at("stacks.py")], "/usr/bin/python3", 3, None),
+        "shared memory of Python": (["/usr/bin/python3", at("shared.py")], "/usr/bin/python3", 3, None),
+        "musl, 4 threads": ([at("allocates-musl")], at("allocates-musl"), 6, None),
+        "Valgrind": (["valgrind", "--quiet", "sleep", "60"], "valgrind", 5, None),
+        "Envoy": (["envoy", "-c", at("envoy.yaml"), "--concurrency", "4"], "envoy", 5, None),
+        "Bun": (["bun", "-e", "setInterval(() => {}, 60000)"], "bun", 4, None),
         "PostgreSQL": (shell("FOLDER=%s BIN=%s; %s" % (folder, postgres_binaries(), POSTGRES)),
                        (postgres_binaries() or "") + "/postgres", 8, None),
     }

@@ -27,6 +27,7 @@ mod python;
 mod ruby;
 mod runs;
 mod sanitizer;
+mod sbcl;
 mod shared;
 mod tcmalloc;
 mod v8;
@@ -206,6 +207,11 @@ pub trait Rule: Sync {
         None
     }
 
+    /// How the functions of its language get names, where stacks of this process pass through some without.
+    fn names_missing(&self, _world: &World<'_>) -> Option<String> {
+        None
+    }
+
     /// Adds to another rule's advice what it knows of the code that requested the memory; returns the id of
     /// what it uses.
     fn explain(&self, _group: &Group<'_>, _world: &World<'_>, _advice: &mut Advice) -> Option<String> {
@@ -250,6 +256,7 @@ pub static RULES: &[&dyn Rule] = &[
     &python::PythonRule,
     &ruby::RubyRule,
     &javascriptcore::JavaScriptCoreRule,
+    &sbcl::SbclRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,
     &tcmalloc::TcmallocRule,

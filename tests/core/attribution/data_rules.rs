@@ -4,7 +4,7 @@ use crate::case::*;
 use std::path::Path;
 use vmaudit::attribution::{Attributed, DataRules, category_name, each_once, parse_rules};
 use vmaudit::ledger::Origin;
-use vmaudit::model::AddrRange;
+use vmaudit::model::{AddrRange, FileMarks};
 
 /// A pool of a library, with a knob of each kind of promise.
 const POOL: &str = r#"
@@ -118,6 +118,36 @@ fn a_name_proves_it_where_there_is_no_stack_too() {
     let found = case.attribute();
     assert_eq!(labels(&case, &found), [Some("foo.pool"), None, Some("foo.pool")]);
     assert_eq!(found.pieces[0].evidence.as_str(), "name");
+}
+
+/// SBCL 2.2.9 in a snapshot: its addresses and its core's pages together prove its spaces.
+#[test]
+fn the_spaces_of_sbcl_begin_at_its_addresses_with_its_cores_pages() {
+    let found = |marks: &[&str], core: &str| {
+        let mut case = Case::new();
+        let mut vma = |start: u64, end: u64, perms: &str, name: &str| {
+            case.vma((start, end), perms, name, Origin::Preexisting);
+        };
+        vma(0x5000_0000, 0x5000_8000, "rwxp", core);
+        vma(0x5000_8000, 0x5010_0000, "rwxp", "");
+        vma(0x10_0000_0000, 0x10_0133_0000, "rwxp", core);
+        vma(0x10_0133_0000, 0x10_4000_0000, "rwxp", "");
+        vma(0x10_5000_0000, 0x10_6000_0000, "rwxp", "");
+        vma(0x55e1_070d_5000, 0x55e1_0711_2000, "r-xp", "/usr/bin/sbcl");
+        let file = case.observations.mappings.last().and_then(|m| m.file).expect("a file");
+        let marks = marks.iter().map(|mark| (*mark).to_owned()).collect();
+        case.observations.code.files.push(FileMarks { file, marks, setting: None, version: None });
+        let all = case.attribute();
+        let of = |id: &str| {
+            let own = all.findings.iter().filter(|finding| finding.rule.as_deref() == Some(id));
+            own.map(|finding| finding.footprint.virt >> 10).sum::<u64>()
+        };
+        (of("sbcl.dynamic-space"), of("sbcl.immobile-space"))
+    };
+    let core = "/usr/lib/sbcl/sbcl.core";
+    assert_eq!(found(&["sbcl"], core), (0x3ecd_0000 >> 10, 0xf_8000 >> 10));
+    assert_eq!(found(&[], core), (0, 0), "no SBCL");
+    assert_eq!(found(&["sbcl"], ""), (0, 0), "no core");
 }
 
 #[test]
