@@ -42,21 +42,13 @@ pub struct CallPath {
     /// Functions of managed languages, each with the number of the line that follows it: their names say nothing
     /// of an allocator.
     managed: Vec<(usize, Frame)>,
-    /// Some of the code that a runtime made has no name.
-    pub has_nameless: bool,
 }
 
 impl CallPath {
     /// Joins the raw stack with its names; without names the modules are still known.
     pub fn new(id: StackId, table: &StackTable, symbols: &SymbolizedStacks) -> CallPath {
         if id.0 as usize >= table.len() {
-            return CallPath {
-                id,
-                lines: Vec::new(),
-                complete: false,
-                managed: Vec::new(),
-                has_nameless: false,
-            };
+            return CallPath { id, lines: Vec::new(), complete: false, managed: Vec::new() };
         }
         let stack = table.stack(id);
         let module_name = |frame: &Frame| {
@@ -84,7 +76,6 @@ impl CallPath {
             frame.module.and_then(|m| table.modules().get(m.0 as usize)).is_some_and(|m| m.is_generated())
         };
         let is_managed = |line: &Line| line.frame.kind == FrameKind::Managed || is_generated(&line.frame);
-        let has_nameless = lines.iter().any(|line| line.function.is_none() && is_generated(&line.frame));
         let mut managed = Vec::new();
         let mut own = 0;
         for line in &lines {
@@ -94,7 +85,7 @@ impl CallPath {
             }
         }
         let lines = lines.into_iter().filter(|line| !is_managed(line)).collect();
-        CallPath { id, lines, complete: stack.completeness == Completeness::Complete, managed, has_nameless }
+        CallPath { id, lines, complete: stack.completeness == Completeness::Complete, managed }
     }
 
     /// Index of the first line that is no system call wrapper.

@@ -105,8 +105,6 @@ pub struct Attributed {
     pub rows: Vec<CategoryRow>,
     /// By unused bytes, largest first.
     pub findings: Vec<Finding>,
-    /// What the reader may want to do for more to be told.
-    pub hints: Vec<String>,
 }
 
 /// Classifies every byte of the process.
@@ -114,7 +112,6 @@ pub fn attribute(input: &AuditInput<'_>) -> Attributed {
     let world = World::new(input);
     let mut found = sums(input, &world);
     found.findings = findings::findings(&world, &found.pieces);
-    found.hints = rules::RULES.iter().filter_map(|rule| rule.names_missing(&world)).collect();
     found
 }
 
@@ -139,7 +136,7 @@ fn sums(input: &AuditInput<'_>, world: &World<'_>) -> Attributed {
         *bytes += piece.footprint.virt;
     }
     let rows = rows(&pieces);
-    Attributed { pieces, totals, coverage, rows, findings: Vec::new(), hints: Vec::new() }
+    Attributed { pieces, totals, coverage, rows, findings: Vec::new() }
 }
 
 /// The categories alone, without findings: what a snapshot for the timeline needs. They add up to the

@@ -206,7 +206,7 @@ fn process(
             user_ns: used.user_ns,
             system_ns: used.system_ns,
         }),
-        gaps: seen.gaps.iter().chain(&found.hints).cloned().collect(),
+        gaps: seen.gaps.clone(),
         ..model::Process::default()
     };
     process.add_facts(facts);

@@ -36,35 +36,6 @@ fn deno_has_a_code_range_of_v8() {
     holds(alone.first());
     let unknown = category(alone.first(), "unknown").map_or(0, |row| number(row, "virt"));
     assert!(unknown < 16 * MIB, "{unknown}");
-    if !skip_without_bpf(TEST) {
-        let traced = audit(&[], &[deno.to_str().expect("UTF-8"), "eval", ENDS]);
-        let traced = traced.report();
-        holds(traced.first());
-        assert!(category(traced.first(), "tcmalloc").is_none(), "{}", traced.first()["categories"]);
-    }
-}
-
-/// Once, with the option as Node.js takes it; and not where the option was given.
-#[test]
-fn functions_of_node_without_names_have_an_option_that_names_them() {
-    const TEST: &str = "functions_of_node_without_names_have_an_option_that_names_them";
-    const KEEPS: &str = "globalThis.kept = []; \
-                         function grow() { for (let i = 0; i < 4; i++) kept.push(Buffer.alloc(5 << 20, 1)); } grow()";
-    const OPTIONS: [&str; 2] = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
-    if skip_without_bpf(TEST) {
-        return;
-    }
-    let Some(node) = installed("node") else { return skip(TEST, "no node") };
-    let hints = |options: &[&str]| {
-        let command = [&[node.to_str().expect("UTF-8")][..], options, &["-e", KEEPS]].concat();
-        let traced = audit(&[], &command);
-        let report = traced.report();
-        let notes = list(report.first(), "gaps").iter().filter_map(Value::as_str);
-        notes.filter(|note| note.contains("have no names")).map(str::to_owned).collect::<Vec<_>>()
-    };
-    let plain = hints(&[]);
-    assert!(plain.len() == 1 && OPTIONS.iter().all(|option| plain[0].contains(option)), "{plain:?}");
-    assert_eq!(hints(&OPTIONS), [""; 0]);
 }
 
 /// It names its ranges where the kernel has names, and tries to where it has none. They are neither V8's nor

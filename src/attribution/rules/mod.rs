@@ -207,11 +207,6 @@ pub trait Rule: Sync {
         None
     }
 
-    /// How the functions of its language get names, where stacks of this process pass through some without.
-    fn names_missing(&self, _world: &World<'_>) -> Option<String> {
-        None
-    }
-
     /// Adds to another rule's advice what it knows of the code that requested the memory; returns the id of
     /// what it uses.
     fn explain(&self, _group: &Group<'_>, _world: &World<'_>, _advice: &mut Advice) -> Option<String> {

@@ -706,37 +706,6 @@ fn a_code_range_that_is_opened_whole_has_what_is_left_at_its_ends() {
     assert_eq!(found(108 * KIB, 148 * KIB, end - 64 * KIB), 0, "pages are opened whole");
 }
 
-/// Once a process, with the option as its embedder takes it, and only where a stack has such a function.
-#[test]
-fn functions_of_javascript_without_names_have_an_option_that_names_them() {
-    let found = |embedder: &str, function: &str| {
-        let mut case = Case::new();
-        case.vma((0x00b7_2000, 0x025f_e000), "r-xp", "/opt/program", Origin::Preexisting);
-        let file = case.observations.mappings[0].file.expect("a file");
-        let marks = vec!["v8".to_owned(), embedder.to_owned()];
-        case.observations.code.files.push(FileMarks { file, marks, setting: None, version: None });
-        for n in 0..2 {
-            let lines = ["libc.so.6!__mmap", "program!Buffer::New", function, "program!main"];
-            let stack = case.stack(&lines);
-            let origin = case.mmap(4000, MIB, (RW, ANON), stack);
-            let at = 0x7f00_0000_0000 + n * 16 * MIB;
-            case.vma((at, at + MIB), "rw-p", "", Origin::Event(origin));
-        }
-        case.attribute().hints
-    };
-    let javascript = "program!Builtins_InterpreterEntryTrampoline";
-    for (embedder, option) in [
-        ("v8-in-node", "NODE_OPTIONS='--perf-basic-prof --interpreted-frames-native-stack'"),
-        ("v8-in-deno", "DENO_V8_FLAGS=--perf-basic-prof,--interpreted-frames-native-stack"),
-        ("v8-in-chromium", "--js-flags=--perf-basic-prof,--interpreted-frames-native-stack"),
-    ] {
-        let hints = found(embedder, javascript);
-        assert!(hints.len() == 1 && hints[0].contains(option), "{hints:?}");
-        assert_eq!(found(embedder, "program!node::Start"), [""; 0]);
-    }
-    assert_eq!(found("other", javascript), [""; 0], "nobody knows how it takes options");
-}
-
 /// A flag of V8 is spelled as its embedder takes it; who embeds it has to be known for a promise.
 #[test]
 fn a_flag_of_v8_is_spelled_as_its_embedder_takes_it() {

@@ -20,26 +20,13 @@ pub(super) const SIGNS: [Sign; 3] = [
 const SPELLINGS: [(&str, &str); 3] =
     [(CHROMIUM, "--js-flags=--jitless"), (DENO, "DENO_V8_FLAGS=--jitless"), (NODE, "--jitless")];
 
-/// How each is told to write perf maps, with a copy of the interpreter's entry for each function: tried with Chromium
-/// 156, Deno 2.9 and Node.js 20.
-const NAMES: [(&str, &str); 3] = [
-    (CHROMIUM, "--no-sandbox --js-flags=--perf-basic-prof,--interpreted-frames-native-stack"),
-    (DENO, "DENO_V8_FLAGS=--perf-basic-prof,--interpreted-frames-native-stack"),
-    (NODE, "NODE_OPTIONS='--perf-basic-prof --interpreted-frames-native-stack'"),
-];
-
-fn embeds(world: &World<'_>, embedder: &str) -> bool {
-    world.marked(MARK).any(|file| file.marks.iter().any(|own| own == embedder))
-}
-
-pub(super) fn names(world: &World<'_>) -> Option<String> {
-    let (_, option) = NAMES.iter().find(|(mark, _)| embeds(world, mark))?;
-    Some(format!("functions of JavaScript on these stacks have no names; with {option} they have"))
-}
-
 /// The fix as this process' embedder takes it. One that is not known gets no promise.
 pub(super) fn jitless(world: &World<'_>, saves: u64) -> Fix {
-    let (knob, saves) = match SPELLINGS.iter().find(|(mark, _)| embeds(world, mark)) {
+    let of_v8 = |mark: &str| {
+        let mut files = world.marked(MARK);
+        files.any(|file| file.marks.iter().any(|own| own == mark))
+    };
+    let (knob, saves) = match SPELLINGS.iter().find(|(mark, _)| of_v8(mark)) {
         Some((_, spelling)) => (*spelling, saves),
         None => ("V8's flag --jitless, if the program lets it be given", 0),
     };

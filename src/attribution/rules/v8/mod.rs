@@ -39,9 +39,6 @@ const NAMED: &str = "reservation that V8 named";
 const FUNCTIONS: &[&str] =
     &["v8::", "node::", "Builtins_", "Builtin:", "BytecodeHandler:", "RegExp:", "Stub:", "Wasm:"];
 
-/// Stands on stacks for every function that is not compiled, unless V8 was told to make a copy for each.
-const INTERPRETED: &str = "Builtins_InterpreterEntryTrampoline";
-
 const ID: &str = "v8";
 const MARK: &str = "v8";
 
@@ -141,12 +138,6 @@ impl Rule for V8Rule {
 
     fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
         world.survey_cuts(ID, region.range)
-    }
-
-    fn names_missing(&self, world: &World<'_>) -> Option<String> {
-        let interpreted = |line: &Line| line.is(&[INTERPRETED]);
-        let nameless = || world.paths().any(|path| path.has_nameless || path.any(interpreted));
-        (world.has_mark(MARK) && nameless()).then(|| embedder::names(world))?
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
