@@ -100,8 +100,14 @@ fn no_call_has_another_goroutines_functions() {
             if let Some(at) = functions.iter().position(|name| name.starts_with("runtime.morestack"))
                 && call["op"] == "mmap"
             {
-                assert_eq!(functions.get(at + 1).map(String::as_str), Some("main.deep"), "{of}");
-                moved += 1;
+                let next = functions.get(at + 1).map(String::as_str);
+                // One that is preempted there was given away before another thread is started for it.
+                if functions.iter().any(|name| name == "runtime.gopreempt_m") {
+                    assert_eq!(next, None, "{of}");
+                } else {
+                    assert_eq!(next, Some("main.deep"), "{of}");
+                    moved += 1;
+                }
             }
         }
         let mappers: BTreeSet<u64> = seen.iter().map(|(number, ..)| *number).collect();
