@@ -10,7 +10,7 @@ use crate::model::function_table::{
 use crate::model::hash::IntMap;
 use memchr::memmem;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// In position independent programs `.data.rel.ro.gopclntab`; one that a C linker made has no such section.
 const TABLE: &[u8] = b".gopclntab";
@@ -18,13 +18,14 @@ const BUILD_INFORMATION: &[u8] = b".go.buildinfo";
 /// Of the build information, the version comes first.
 const MAX_INFORMATION: u64 = 4096;
 /// Elf64_Rela: offset, info, addend.
-const RELA: u64 = 24;
+const RELA: usize = 24;
 const SHT_RELA: u32 = 4;
 /// System V ABI, x86-64, table 4.9: the addend, moved as the file is.
 const R_X86_64_RELATIVE: u64 = 8;
 /// Initialised data and relocations of one file that are searched, bytes; dockerd has 30 MB.
 const MAX_SEARCHED: u64 = 256 << 20;
-const CHUNK: u64 = 1 << 20;
+/// What is read at a time: whole words and whole relocations.
+const CHUNK: u64 = 3 << 19;
 /// Places that begin as a table does.
 const MAX_HEADERS: usize = 64;
 /// Places that point to one.
@@ -58,32 +59,29 @@ impl GoFunctions {
 
     /// The function at a virtual address.
     pub fn function(&self, file: &ElfFile, svma: u64) -> Option<Function> {
-        self.table.function(svma, &mut self.bytes(file, &mut self.pages()))
+        self.read(file, |bytes| self.table.function(svma, bytes))
     }
 
     pub fn name(&self, file: &ElfFile, function: Function) -> Option<String> {
-        self.table.name(function, &mut self.bytes(file, &mut self.pages()))
+        self.read(file, |bytes| self.table.name(function, bytes))
     }
 
     /// See [`FunctionTable::calls`].
     pub fn calls(&self, file: &ElfFile, function: Function, svma: u64) -> Option<Vec<Called>> {
-        self.table.calls(function, svma, &mut self.bytes(file, &mut self.pages()))
+        self.read(file, |bytes| self.table.calls(function, svma, bytes))
     }
 
     /// Bytes on the stack at a virtual address, up to the return address.
     pub fn frame_size(&self, file: &ElfFile, svma: u64) -> Option<u32> {
-        let mut pages = self.pages();
-        let mut bytes = self.bytes(file, &mut pages);
-        let function = self.table.function(svma, &mut bytes)?;
-        self.table.frame_size(function, svma, &mut bytes)
+        self.read(file, |bytes| {
+            let function = self.table.function(svma, bytes)?;
+            self.table.frame_size(function, svma, bytes)
+        })
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn bytes<'f>(&self, file: &'f ElfFile, pages: &'f mut Pages) -> Bytes<'f> {
-        Bytes { file, pages }
+    fn read<T>(&self, file: &ElfFile, read: impl FnOnce(&mut Bytes<'_>) -> T) -> T {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        read(&mut Bytes { file, pages: &mut pages })
     }
 }
 
@@ -149,7 +147,7 @@ fn headers(file: &ElfFile) -> Vec<u64> {
     }
     let mut found = Vec::new();
     for segment in layout.segments.iter().filter(|segment| !segment.exec) {
-        for form in [Form::WithStartLines, Form::Relative, Form::Absolute] {
+        for form in Form::ALL {
             search(file, segment, &form.word(), &mut |at| {
                 found.push(at);
                 found.len() < MAX_HEADERS
@@ -161,26 +159,28 @@ fn headers(file: &ElfFile) -> Vec<u64> {
 
 /// Calls `found` with each virtual address, of a multiple of eight, at which a segment reads so, until that is false.
 fn search(file: &ElfFile, segment: &Segment, word: &[u8; 8], found: &mut dyn FnMut(u64) -> bool) {
-    in_pieces(segment.offset, segment.file_size, &mut |at, len| {
-        let Ok(bytes) = file.read(at, len) else { return false };
+    in_pieces(file, segment.offset, segment.file_size, &mut |at, bytes| {
         let first = segment.vaddr.wrapping_add(at - segment.offset);
-        let places = memmem::find_iter(&bytes, word).map(|place| first.wrapping_add(place as u64));
+        let places = memmem::find_iter(bytes, word).map(|place| first.wrapping_add(place as u64));
         places.filter(|place| place.is_multiple_of(8)).all(&mut *found)
     });
 }
 
-/// Calls `read` with pieces (offset, length) of a part of a file, one after the other, until that is false.
-fn in_pieces(offset: u64, size: u64, read: &mut dyn FnMut(u64, u64) -> bool) {
+/// Calls `take` with pieces (offset, bytes) of a part of a file, one after the other, until that is false; what it
+/// returned last, true where the file could not be read on.
+fn in_pieces(file: &ElfFile, offset: u64, size: u64, take: &mut dyn FnMut(u64, &[u8]) -> bool) -> bool {
     let size = size.min(MAX_SEARCHED);
     let mut done = 0;
     while done < size {
         let len = CHUNK.min(size - done);
-        let Some(at) = offset.checked_add(done) else { return };
-        if !read(at, len) {
-            return;
+        let Some(at) = offset.checked_add(done) else { return true };
+        let Ok(bytes) = file.read(at, len) else { return true };
+        if !take(at, &bytes) {
+            return false;
         }
         done += len;
     }
+    true
 }
 
 /// Where a description may be, and which table it leads to. In a position independent program its words are made by
@@ -232,30 +232,13 @@ fn words(file: &ElfFile, at: u64, header: u64) -> Option<Vec<u64>> {
 
 /// Calls `take` with each word (address, value) that is only moved as the file is, until that is false.
 fn relocations(file: &ElfFile, take: &mut dyn FnMut(u64, u64) -> bool) {
-    let tables = file.layout().sections.iter().filter(|section| section.kind == SHT_RELA);
-    for &Section { offset, size, .. } in tables {
-        let mut goes_on = true;
-        // Pieces end between two of them.
-        let mut done = 0;
-        while goes_on && done < size.min(MAX_SEARCHED) {
-            let len = (CHUNK / RELA * RELA).min(size - done);
-            let Some(bytes) = offset.checked_add(done).and_then(|at| file.read(at, len).ok()) else { break };
-            for entry in bytes.as_chunks::<{ RELA as usize }>().0 {
-                let [slot, info, addend] = [0, 8, 16].map(|at| word(entry, at));
-                if info == R_X86_64_RELATIVE && goes_on {
-                    goes_on = take(slot, addend);
-                }
-            }
-            done += len;
-        }
-        if !goes_on {
-            return;
-        }
-    }
-}
-
-fn word(entry: &[u8; RELA as usize], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&entry[at..at + 8]);
-    u64::from_le_bytes(word)
+    let mut tables = file.layout().sections.iter().filter(|section| section.kind == SHT_RELA);
+    tables.all(|&Section { offset, size, .. }| {
+        in_pieces(file, offset, size, &mut |_, bytes| {
+            bytes.as_chunks::<RELA>().0.iter().all(|entry| {
+                let [slot, info, addend] = [0, 1, 2].map(|at| u64::from_le_bytes(entry.as_chunks().0[at]));
+                info != R_X86_64_RELATIVE || take(slot, addend)
+            })
+        })
+    });
 }

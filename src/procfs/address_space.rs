@@ -52,7 +52,6 @@ pub(super) fn read_address_space(
     let (scan, parsed) = read_maps(dir, &maps, &mut pages, from == ResidencySource::PagemapScan)?;
     let scanned_ns = monotonic_ns();
 
-    let is_empty = parsed.mappings.is_empty();
     let mappings = checked(dir, parsed, pages.gaps)?;
     let (residency, guards, ended_ns) = match (scan, from) {
         (Some(mut scan), _) => {
@@ -65,7 +64,7 @@ pub(super) fn read_address_space(
             (residency, Vec::new(), monotonic_ns())
         }
     };
-    whole(dir, &maps, is_empty)?;
+    whole(dir, &maps)?;
     Ok(AddressSpace { begun_ns, ended_ns, mappings, residency, guards })
 }
 
@@ -140,9 +139,9 @@ fn parse_chunks(received: &Receiver<Vec<u8>>) -> ParsedMaps {
 
 /// An address space that ends while maps is read ends the file, too (fs/proc/task_mmu.c, m_start:
 /// mmget_not_zero). It never comes back: as long as it can be read now, it could all the time.
-fn whole(dir: &ProcessDir, maps: &File, was_empty: bool) -> Result<(), ObserveError> {
+fn whole(dir: &ProcessDir, maps: &File) -> Result<(), ObserveError> {
     let again = maps.read_at(&mut [0], 0).map_err(|source| dir.io_error("read", "maps", source))?;
-    if again == 0 && !was_empty {
+    if again == 0 {
         let (pid, operation, path) = (dir.pid(), "finish reading", dir.path("maps"));
         return Err(ObserveError::Gone { pid, operation, path });
     }
@@ -182,11 +181,11 @@ mod tests {
         let pid = child.id() as Pid;
         let dir = ProcessDir::open(pid, pid).expect("it lives");
         let maps = dir.open_file("maps").expect("maps");
-        let text = dir.read_open(&maps, "maps", 4096).expect("maps");
-        let living = whole(&dir, &maps, text.is_empty()).is_ok();
+        dir.read_open(&maps, "maps", 4096).expect("maps");
+        let living = whole(&dir, &maps).is_ok();
         child.kill().and_then(|()| child.wait()).expect("it ends");
         assert!(living);
-        assert!(matches!(whole(&dir, &maps, text.is_empty()), Err(ObserveError::Gone { .. })));
+        assert!(matches!(whole(&dir, &maps), Err(ObserveError::Gone { .. })));
     }
 
     /// Shared memory of one page each, so that no two merge; every third one is touched.

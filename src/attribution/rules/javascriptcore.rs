@@ -46,7 +46,7 @@ impl Rule for JavaScriptCoreRule {
             }
             _ => return None,
         };
-        let rule = world.input.rules.rules().iter().position(|own| own.id == rule)?;
+        let rule = world.input.rules.number_of(rule)?;
         Some(Claim::new(APP_MMAP, Evidence::Shape, "mmap").merge(Merge::ByCategory).label(rule))
     }
 

@@ -49,7 +49,7 @@ impl Rule for RubyRule {
         let block = |(kind, rule)| Some((world.block_at(subject.range.start, kind)?, rule));
         let (block, rule) = EXPLAINED_BY.into_iter().find_map(block)?;
         let own = subject.record.is_none() && block.contains_range(subject.range);
-        let explained = || world.input.rules.rules().iter().position(|own| own.id == rule);
+        let explained = || world.input.rules.number_of(rule);
         let claim = Claim::new(APP_MMAP, Evidence::Header, "mmap").merge(Merge::ByCategory);
         let claim = claim.instance(Instance::At(block.start));
         own.then(explained).flatten().map(|rule| claim.label(rule))

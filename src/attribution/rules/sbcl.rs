@@ -64,7 +64,7 @@ fn space(run: &[Mapping]) -> Vec<(AddrRange, &'static str)> {
 }
 
 fn surveyed(range: AddrRange, rule: &str, world: &World<'_>) -> Option<Surveyed> {
-    let label = world.input.rules.rules().iter().position(|own| own.id == rule)?;
+    let label = world.input.rules.number_of(rule)?;
     let claim = Claim::new(APP_MMAP, Evidence::Header, "mmap").merge(Merge::ByCategory).label(label);
     Some(Surveyed { range, claim })
 }

@@ -352,10 +352,10 @@ impl<'a> World<'a> {
             .filter(move |found| found.marks.iter().any(|own| own == mark))
     }
 
-    /// True if this file is mapped under a name that ends so, as stacks have modules.
-    pub fn file_is_called(&self, file: MappingFile, base: &str) -> bool {
-        let found = self.mappings().iter().find(|mapping| mapping.file == Some(file));
-        found.is_some_and(|mapping| base_name(&mapping.name) == base)
+    /// The base name under which this file is mapped, as stacks have modules.
+    pub fn file_name(&self, file: MappingFile) -> Option<String> {
+        let found = self.mappings().iter().find(|mapping| mapping.file == Some(file))?;
+        Some(base_name(&found.name))
     }
 
     /// The file that the C library's own calls of malloc go to; None where that is not known.

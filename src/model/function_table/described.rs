@@ -30,20 +30,14 @@ pub enum Form {
 }
 
 impl Form {
+    pub const ALL: [Form; 3] = [Form::WithStartLines, Form::Relative, Form::Absolute];
+
     /// By the first bytes of the tables' header.
     pub fn of(header: [u8; 8]) -> Option<Form> {
-        // instructions of one byte at least, pointers of eight
-        let [a, b, c, d, 0, 0, quantum, 8] = header else { return None };
-        let form = match u32::from_le_bytes([a, b, c, d]) {
-            0xffff_fffa => Form::Absolute,
-            0xffff_fff0 => Form::Relative,
-            0xffff_fff1 => Form::WithStartLines,
-            _ => return None,
-        };
-        (u64::from(quantum) == super::values::QUANTUM).then_some(form)
+        Form::ALL.into_iter().find(|form| form.word() == header)
     }
 
-    /// The header's first word.
+    /// The header's first word: instructions of one byte at least, pointers of eight.
     pub fn word(self) -> [u8; 8] {
         let magic: u32 = match self {
             Form::Absolute => 0xffff_fffa,

@@ -98,6 +98,11 @@ impl DataRules {
         &self.rules
     }
 
+    /// The number of the rule with this id.
+    pub fn number_of(&self, id: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.id == id)
+    }
+
     pub fn get(&self, at: usize) -> Option<&TableRule> {
         self.rules.get(at)
     }

@@ -4,7 +4,6 @@ use super::{BASE, RETAINED};
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::{count_word, size};
-use crate::model::FileMarks;
 
 /// What every jemalloc reads that was configured without a prefix.
 const USUAL_SETTING: &str = "MALLOC_CONF";
@@ -93,11 +92,11 @@ fn setting(group: &Group<'_>, world: &World<'_>) -> String {
     if group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_"))) {
         return "_RJEM_MALLOC_CONF".to_string();
     }
-    let copies: Vec<&FileMarks> = world.marked(super::MARK).collect();
+    let copies: Vec<_> = world.marked(super::MARK).map(|copy| (copy, world.file_name(copy.file))).collect();
     let mut lines = group.path.iter().flat_map(|path| &path.lines);
-    let own = lines.find_map(|line| copies.iter().find(|copy| world.file_is_called(copy.file, &line.module)));
+    let own = lines.find_map(|line| copies.iter().find(|(_, name)| name.as_ref() == Some(&line.module)));
     let searched = own.map_or(copies.as_slice(), std::slice::from_ref);
-    let mut names: Vec<&str> = searched.iter().filter_map(|copy| copy.setting.as_deref()).collect();
+    let mut names: Vec<&str> = searched.iter().filter_map(|(copy, _)| copy.setting.as_deref()).collect();
     names.sort_unstable();
     names.dedup();
     if names.is_empty() { USUAL_SETTING.to_string() } else { names.join(" or ") }
