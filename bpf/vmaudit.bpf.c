@@ -133,7 +133,7 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	/* returns are restored there */
 	replaced = note_returns(task, thread);
 	if (!replaced && call->extra.flags & VMAUDIT_STACK_FULL) {
-		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->to_copy);
+		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->to_copy, regs->bp);
 		record = call->extra.stack ? bpf_ringbuf_reserve(&ring, sizeof(*record), 0) : 0;
 		if (record) {
 			FILL_CALL(record);

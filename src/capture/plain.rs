@@ -29,7 +29,7 @@ macro_rules! plain {
 plain! {
     vmaudit_record = 216,
     vmaudit_found = 40,
-    vmaudit_known_stack = 688,
+    vmaudit_known_stack = 1344,
     vmaudit_managed_frame = 24,
     vmaudit_interpreter = 16,
     touch_state = 56,

@@ -36,7 +36,7 @@ pub use mapping::{Mapping, MappingFile};
 pub use observation::Observations;
 pub use observation::limits::{CgroupLimit, HugePages, Limits, Overcommit};
 pub use observation::marks::{CodeMarks, EXPORTS_MALLOC, FileMarks, NOT_ELF, Sign};
-pub use sample::{LeftStack, StackSample, UnwindRow};
+pub use sample::{ExpectedWord, LeftStack, StackSample, StackWord, UnwindRow};
 pub use stack::{
     Completeness, Frame, FrameKind, GENERATED, ModuleId, ModuleInfo, SourcePlace, Stack, StackId, StackTable,
 };

@@ -48,6 +48,22 @@ pub struct LeftStack<'a> {
     pub full: bool,
 }
 
+/// A word that the walk through a stack has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StackWord {
+    /// From the stack pointer, bytes.
+    pub distance: u64,
+    pub expected: ExpectedWord,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExpectedWord {
+    ReturnAddress(u64),
+    /// A saved register that a frame is found by, as its distance from the stack pointer: another thread may have the
+    /// same stack elsewhere.
+    FramePointer(u64),
+}
+
 /// How to get from a frame to its caller, where that takes no register but rsp and rbp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnwindRow {

@@ -4,11 +4,11 @@ use super::cache::{Answers, CachedRule, RuleCache};
 use super::calls::Call;
 use super::generated::GeneratedCalls;
 use super::go;
-use super::memo::WalkTrace;
 use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::CallEvidence;
 use super::space::{MappedModule, Space};
+use super::trace::WalkTrace;
 use super::v8;
 use crate::model::{Completeness, Frame, FrameKind, LeftStack, PAGE, StackSample};
 use gimli::UnwindContext;
@@ -90,7 +90,7 @@ impl Walk<'_> {
     pub fn run(&mut self, captured: &StackSample<'_>) -> Completeness {
         let mut at = Position::new(captured.ip, FrameKind::InstructionPointer, Registers::of(captured));
         let mut guesses = 0;
-        self.scratch.trace.begin();
+        self.scratch.trace.begin(captured);
         self.scratch.generated.begin();
         loop {
             // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
@@ -108,19 +108,16 @@ impl Walk<'_> {
                     return Completeness::Truncated;
                 }
                 let innermost = self.frames.len() == 1;
-                let by_stack_pointer = offsets.is_by_stack_pointer();
+                if let Some((register, value)) = offsets.base(&at.registers) {
+                    self.scratch.trace.found_by(register, value);
+                }
                 match offsets.advance(&mut at.registers, &self.stack, innermost) {
                     Ok(address @ PAGE..) => {
-                        if by_stack_pointer {
-                            let slot = at.registers.sp.wrapping_sub(8);
-                            self.scratch.trace.step(slot.wrapping_sub(captured.sp), address);
-                        } else {
-                            self.scratch.trace.mark_uncacheable();
-                        }
+                        self.scratch.trace.step(offsets, at.registers.sp, address);
                         at.address = address;
                     }
                     Ok(0) if guesses == 0 => {
-                        self.scratch.trace.mark_uncacheable();
+                        self.scratch.trace.step(offsets, at.registers.sp, 0);
                         return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
