@@ -6,7 +6,7 @@ pub const STACK_BYTES: u64 = 65_536;
 pub const RING_BYTES: u32 = 28 << 20;
 pub const SPILL_BYTES: u32 = 4 << 20;
 /// Bytes of what was read and not handled yet.
-pub const QUEUE_BYTES: u32 = 64 << 20;
+pub const QUEUE_BYTES: u32 = 96 << 20;
 
 /// Registers and the stack's bytes above `sp`, as they were at an event.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,8 +3,8 @@
 use super::shared::SharedArray;
 use super::skel::types::{vmaudit_known, vmaudit_known_stack as Entry};
 use crate::capture::{CaptureError, KnownStack, KnownStacks};
-use crate::model::{ExpectedWord, MmKey, StackWord};
 use crate::model::hash::IntMap;
+use crate::model::{ExpectedWord, MmKey, StackWord};
 use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
