@@ -58,6 +58,7 @@ pub struct StackWord {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpectedWord {
+    /// 0: the frames end here.
     ReturnAddress(u64),
     /// A saved register that a frame is found by, as its distance from the stack pointer: another thread may have the
     /// same stack elsewhere.

@@ -1,7 +1,7 @@
 //! What the walk that is going on has read so far.
 
 use super::registers::{RBP, SAVED};
-use super::rule::Offsets;
+use super::rule::{Caller, Offsets};
 use crate::model::{ExpectedWord, StackSample, StackWord};
 
 /// Where a register's value comes from.
@@ -63,8 +63,30 @@ impl WalkTrace {
                 self.origins[register] = Origin::Slot(at.wrapping_sub(self.sp));
             }
         }
-        let distance = cfa.wrapping_sub(8).wrapping_sub(self.sp);
-        self.words.push(StackWord { distance, expected: ExpectedWord::ReturnAddress(return_address) });
+        self.returns_to(cfa.wrapping_sub(8), return_address);
+    }
+
+    /// A step by `[rbp]` and `[rbp + 8]`, as far as it is proven by the code alone.
+    pub fn step_by_frame_pointer(&mut self, caller: &Caller) {
+        let at = caller.registers.sp.wrapping_sub(16);
+        self.found_by(RBP, at);
+        self.origins[RBP] = Origin::Slot(at.wrapping_sub(self.sp));
+        self.returns_to(at.wrapping_add(8), caller.return_address);
+    }
+
+    /// The return address is in this word.
+    #[inline]
+    pub fn returns_to(&mut self, slot: u64, return_address: u64) {
+        let expected = ExpectedWord::ReturnAddress(return_address);
+        self.words.push(StackWord { distance: slot.wrapping_sub(self.sp), expected });
+    }
+
+    /// The frames end where this register is 0.
+    pub fn ends_at_zero(&mut self, register: usize) {
+        match self.origins[register] {
+            Origin::Slot(slot) => self.returns_to(self.sp.wrapping_add(slot), 0),
+            Origin::Call => self.other = true,
+        }
     }
 
     /// Any other step: this walk cannot be recognised by what it read.

@@ -157,7 +157,8 @@ impl Walk<'_> {
                 return Completeness::Truncated;
             }
             guesses += usize::from(at.kind == FrameKind::Guess);
-            if rule != Rule::Root {
+            // `step_uncovered` says itself what it went by.
+            if !matches!(rule, Rule::Root | Rule::Uncovered) {
                 self.scratch.trace.mark_uncacheable();
             }
             match self.step(&at, rule) {
@@ -273,10 +274,12 @@ impl Walk<'_> {
             && let Ok(word) = self.stack.word(registers.sp)
             && self.calls(at, word)
         {
+            self.scratch.trace.returns_to(registers.sp, word);
             let registers = Registers { sp: registers.sp.wrapping_add(8), ..*registers };
             return Step::To(Position::new(word, FrameKind::ReturnAddress, registers));
         }
         if registers.bp() == Some(0) && at.by_frame_pointer {
+            self.scratch.trace.ends_at_zero(RBP);
             return Step::End(Completeness::Complete);
         }
         if at.kind != FrameKind::Guess
@@ -284,10 +287,16 @@ impl Walk<'_> {
             && self.follows_call(caller.return_address)
         {
             let proven = self.calls(at, caller.return_address);
+            if proven {
+                self.scratch.trace.step_by_frame_pointer(&caller);
+            } else {
+                self.scratch.trace.mark_uncacheable();
+            }
             if proven || !innermost && !self.is_called_below(at, &caller) {
                 return Step::To(by_frame_pointer(caller));
             }
         }
+        self.scratch.trace.mark_uncacheable();
         // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
         let is_go = |placed: &MappedModule| placed.object.as_ref().is_some_and(|o| o.is_go());
         if self.space.find(at.lookup()).is_some_and(is_go) {

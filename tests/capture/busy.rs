@@ -84,6 +84,17 @@ fn so_are_those_of_programs_with_frame_pointers() {
     known_stacks_are_the_same(&program_built("storm.c", &flags).expect("it compiles"));
 }
 
+/// There, a call of this very function proves each frame.
+#[test]
+fn so_are_those_of_programs_without_unwind_tables() {
+    if skip_without_bpf("busy") {
+        return;
+    }
+    let flags =
+        ["gcc", "-O0", "-g", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-pthread"];
+    known_stacks_are_the_same(&program_built("storm.c", &flags).expect("it compiles"));
+}
+
 fn known_stacks_are_the_same(storm: &Path) {
     let (sent, said) = calls_of_storm(storm, "bpf");
     let (unwound, _) = calls_of_storm(storm, "notify");
