@@ -74,7 +74,7 @@ static __always_inline enum copied heap_stack_whole(struct traced_thread *thread
 	HEAP_CLASS(32768)
 	HEAP_CLASS(65536)
 	HEAP_CLASS(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 /* As send_with_holes() of vmaudit.bpf.c: pages that are not there are zeros. */
@@ -87,7 +87,7 @@ static __noinline int heap_stack_with_holes(struct traced_thread *thread, struct
 	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_HEAP)
 	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_HEAP)
 	SEND_STACK_WITH_HOLES(262144, ring, wake, FILL_HEAP)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
@@ -98,7 +98,7 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 
 	/* A site's stack is sent once, and many counted allocations have no stack without it: it may have the
 	 * space that is kept for the accounts. */
-	if (event->op != VMAUDIT_OP_SITE && !has_room_for_stack())
+	if (event->op != VMAUDIT_OP_SITE && !has_space_for_stack())
 		return false;
 	note_returns(task, thread);
 	measure_stack(task, thread, regs->sp, INSIST, &flags);

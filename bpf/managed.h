@@ -46,8 +46,8 @@ struct {
 
 #define SENT_CODES 32768
 
-/* The numbers of the codes that were sent last, each at the place that it gives: two that have the same are sent by
- * turns. An array, because it is read for each frame. */
+/* The numbers of the codes that were sent last, each at the place that it gives: two that have the same are sent
+ * alternately. An array, because it is read for each frame. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SENT_CODES);
@@ -480,7 +480,7 @@ __noinline int send_managed(void)
 	if (index >= VMAUDIT_INTERPRETER_FILES)
 		return 0;
 	/* or preempted by another task that is here, too */
-	if (!has_room_for_stack() || copy->busy) {
+	if (!has_space_for_stack() || copy->busy) {
 		count(VMAUDIT_LOST_MANAGED);
 		return 0;
 	}

@@ -44,7 +44,7 @@ enum vmaudit_op {
 	 * where it is not there; its first instruction that counts as running. They follow at VMAUDIT_CODE_FILE,
 	 * VMAUDIT_CODE_NAME, VMAUDIT_CODE_LINES. */
 	VMAUDIT_OP_CODE = 52,
-	/* The stack that the goroutine has left on which behalf the thread makes its next call. args: the stack pointer
+	/* The stack that the goroutine has left on whose behalf the thread makes its next call. args: the stack pointer
 	 * of that call (as VMAUDIT_OP_MANAGED), whether it was the goroutine's still when it had been copied; ip, sp, bp:
 	 * where it was left; the bytes from sp on follow */
 	VMAUDIT_OP_LEFT_STACK = 53,
@@ -102,7 +102,7 @@ struct vmaudit_record {
 enum vmaudit_managed_end {
 	VMAUDIT_MANAGED_WHOLE = 0,
 	VMAUDIT_MANAGED_CUT = 1,    /* there are more */
-	VMAUDIT_MANAGED_BROKEN = 2, /* what came next was not what it should be: nothing of it is to be believed */
+	VMAUDIT_MANAGED_BROKEN = 2, /* what came next was not what it should be: nothing of it is valid */
 };
 
 #define VMAUDIT_MANAGED_FRAMES 128

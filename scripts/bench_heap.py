@@ -216,7 +216,7 @@ def command_of(bench, tracer, words):
     elif words == ["REDIS"]:
         folder = os.path.join(bench.folder, "redis")
         os.makedirs(folder, exist_ok=True)
-        # Its own allocator is jemalloc, linked; the client runs beside.
+        # Its own allocator is jemalloc, linked; the client runs at the same time.
         command = ["sh", "-c", REDIS.replace("{ redis-server", "{ " + " ".join([*measured, *inner, "redis-server"])), "sh", folder]
         return command, env
     else:

@@ -53,7 +53,7 @@ apt_missing() {
 
 apt_updated=
 # apt_install PACKAGE…: installs what is missing. Returns 1 where that cannot be done.
-# Package scripts are told not to start the services that they bring (redis-server).
+# Package scripts are kept from starting the services that they bring (redis-server).
 apt_install() {
     local missing policy= rc=0
     missing=$(apt_missing "$@")

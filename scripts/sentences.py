@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Tries every setting that the rules written as code advise or advise against, on a real program that has such memory,
-and prints what was promised beside what it changed (VIRT and RSS of the memory's category, over all processes). Which
+and prints what was promised and what it changed (VIRT and RSS of the memory's category, over all processes). Which
 program proves which sentence is in src/attribution/rules/sentences.toml; --write puts what was measured there, from where
 docs/evidence.md has it. Exit status 1 if a sentence is false."""
 
@@ -213,7 +213,7 @@ def audit(options, folder, program, change):
     end = ["--load", load] if load else ["--duration", str(seconds)]
     # Ended by timeout(1): what `vmaudit run` leaves running is somebody else's to end.
     line = ["timeout", "-k", "1", str((seconds or 20) + 3)] + command
-    # How many arenas there are depends on how threads are scheduled: one, unless they are what is looked at.
+    # How many arenas there are depends on how threads are scheduled: one, unless they are what is examined.
     arenas = [] if command[-1].endswith(("threads.py", "allocates")) else ["--env", "MALLOC_ARENA_MAX=1"]
     arguments = ["run", "-f", "json", "--report", report] + end + arenas + change + ["--"] + line
     subprocess.run([options.vmaudit] + arguments, capture_output=True, stdin=subprocess.DEVNULL)
@@ -309,9 +309,9 @@ def main():
         bases = {}
         for sentence in sentences:
             name = sentence.get("program")
-            wanted = not options.programs or any(
+            is_chosen = not options.programs or any(
                 p in (name or "") or p == sentence["rule"] or p in sentence["says"] for p in options.programs)
-            if name is None or not wanted:
+            if name is None or not is_chosen:
                 continue
             program = known[name]
             if not (shutil.which(program[1]) or os.path.exists(program[1])):

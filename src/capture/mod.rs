@@ -206,7 +206,7 @@ pub enum CaptureError {
     Target { pid: i32, source: libbpf_rs::Error },
     #[error("passing the cgroup to the BPF program: {0:#}")]
     Cgroup(#[source] libbpf_rs::Error),
-    #[error("looking for the threads of the targets: {0:#}")]
+    #[error("listing the threads of the targets: {0:#}")]
     Threads(#[source] libbpf_rs::Error),
     #[error("the targets start threads faster than they can be marked: {passes} passes were not enough")]
     NeverDone { passes: u32 },

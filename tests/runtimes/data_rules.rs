@@ -117,7 +117,7 @@ fn threads_of_sbcl_get_the_option_that_sizes_them() {
         }
     }
     assert!(core > 20 * MIB && core == in_maps, "{core} of {in_maps}");
-    // its addresses and the core's pages tell the spaces where no call was seen
+    // its addresses and the core's pages distinguish the spaces where no call was seen
     for (rule, least, most) in [("sbcl.dynamic-space", 256, 8192), ("sbcl.immobile-space", 100, 200)] {
         let mut found = list(alone.first(), "findings").iter().filter(|finding| finding["rule"] == rule);
         let space = found.next().unwrap_or_else(|| panic!("no {rule}: {}", alone.first()["findings"]));

@@ -235,8 +235,8 @@ fn what_the_kernel_names_is_recognised_by_its_name() {
     drop(guard);
     let has = |word: &str| said.iter().any(|line| line == word);
     for (how, process) in three_ways(test, &path, &[]) {
-        let expect = |id: &str, wanted: &[(&str, u64)]| {
-            let sum: u64 = wanted.iter().filter(|(word, _)| has(word)).map(|(_, bytes)| bytes).sum();
+        let expect = |id: &str, parts: &[(&str, u64)]| {
+            let sum: u64 = parts.iter().filter(|(word, _)| has(word)).map(|(_, bytes)| bytes).sum();
             assert_eq!(virt(&process, id), sum, "{id}, {how}: {}", process["categories"]);
         };
         expect("io-uring", &[("io-uring", (132 + 256) * KIB)]);
@@ -293,11 +293,11 @@ fn postgresql_shares_its_memory_by_fork() {
     };
     let mut session = server.session();
     session.query("select count(*) from pg_class;");
-    let mut looks = vec![("snapshot", snapshot(session.pid))];
+    let mut reports = vec![("snapshot", snapshot(session.pid))];
     if !skip_without_bpf(test) {
-        looks.push(("attach", attach(session.pid)));
+        reports.push(("attach", attach(session.pid)));
     }
-    for (how, report) in &looks {
+    for (how, report) in &reports {
         let process = report.first();
         // 128 MiB of buffers by default, and what else is shared
         assert!(virt(process, "shared-anon") > 128 * MIB, "{how}: {}", process["categories"]);

@@ -118,7 +118,7 @@ impl Rule for LoaderRule {
             RegionKind::Brk => Claim::new(LOADER, Evidence::Stack, TLS),
             _ => return None,
         };
-        // at start-up all stacks look alike; with dlopen they show which code loaded the library
+        // at start-up all stacks are alike; with dlopen they show which code loaded the library
         let dlopen = path.lines.iter().rposition(|l| l.is(DLOPEN));
         Some(claim.merge(dlopen.map_or(Merge::ByCategory, Merge::ByCaller)))
     }

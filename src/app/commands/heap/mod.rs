@@ -10,6 +10,7 @@ pub mod probes;
 mod report;
 mod run;
 mod runtime;
+mod traced;
 pub mod watch;
 mod whose;
 

@@ -6,7 +6,7 @@
 mod format;
 mod table;
 
-pub use format::{Knob, Mapped, RuleError, TableRule, parse};
+pub use format::{Knob, Mapped, TableRule, parse};
 pub use table::{DataRules, Named, Query, each_once};
 
 use super::app::{APP_MMAP, caller_of};

@@ -1,9 +1,10 @@
 //! All rules that are data: the built-in ones, and a user's, which come first. Which of them a stack or a name
 //! proves.
 
-use super::format::{Mapped, RuleError, TableRule, any, bare_name, parse};
+use super::format::{Mapped, TableRule, any, bare_name, parse};
 use crate::attribution::code::{Role, is_wrapper, plain_name};
 use crate::attribution::role::role_of;
+use crate::model::toml_file::FileError;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -195,12 +196,12 @@ impl DataRules {
 ///
 /// # Errors
 /// Where the second of them is.
-pub fn each_once(rules: &[TableRule]) -> Result<(), RuleError> {
+pub fn each_once(rules: &[TableRule]) -> Result<(), FileError> {
     let mut known: HashMap<&str, &TableRule> = HashMap::new();
     for rule in rules {
         if let Some(first) = known.insert(&rule.id, rule) {
             let what = format!("id {:?} is that of the rule in {}:{}, too", rule.id, first.file, first.line);
-            return Err(RuleError { file: rule.file.clone(), line: rule.line, what });
+            return Err(FileError { file: rule.file.clone(), line: rule.line, what });
         }
     }
     Ok(())

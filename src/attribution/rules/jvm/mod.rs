@@ -20,7 +20,7 @@ use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, M
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::heap::runtime::AskBudget;
+use crate::model::heap::runtime::BudgetQuery;
 use crate::model::stack::{FindCodeTables, GeneratedFunction};
 use crate::model::{Addr, EventId, Sign, StackId};
 
@@ -174,8 +174,8 @@ impl Rule for JvmRule {
         }
     }
 
-    fn own_budget(&self) -> Option<AskBudget> {
-        Some(native::ASK)
+    fn own_budget(&self) -> Option<BudgetQuery> {
+        Some(native::QUERY)
     }
 
     fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {

@@ -6,7 +6,7 @@ mod parse;
 mod pattern;
 
 pub use left::Left;
-pub use parse::{RuleError, parse};
+pub use parse::parse;
 pub use pattern::{Pattern, bare_name};
 
 /// What some library or program reserves, how that is recognised, and what makes it smaller.

@@ -3,22 +3,11 @@
 use super::left::{ALLOWED, size};
 use super::pattern::Pattern;
 use super::{Condition, Knob, Proof, TableRule};
+use crate::model::toml_file::{FileError, Source};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
-
-/// What is wrong with a file of rules, and where.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{file}:{line}: {what}")]
-pub struct RuleError {
-    /// As it was given to [`parse`].
-    pub file: String,
-    /// From 1.
-    pub line: usize,
-    /// What, and what is allowed.
-    pub what: String,
-}
 
 /// Longest text that a report shows of a rule, in bytes.
 const LONGEST: usize = 600;
@@ -96,12 +85,9 @@ struct RawNoHelp {
 ///
 /// # Errors
 /// The first thing that is wrong, with its line and what is allowed there.
-pub fn parse(text: &str, file: &str) -> Result<Vec<TableRule>, RuleError> {
+pub fn parse(text: &str, file: &str) -> Result<Vec<TableRule>, FileError> {
     let source = Source { text, file };
-    let raw: RawFile = toml::from_str(text).map_err(|error| {
-        let what = error.message().replace('\n', " ");
-        source.error(error.span(), &what)
-    })?;
+    let raw: RawFile = source.read()?;
     if raw.rule.is_empty() {
         return Err(source.error(None, "no rule: a file has at least one [[rule]]"));
     }
@@ -118,7 +104,7 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<TableRule>, RuleError> {
     Ok(rules)
 }
 
-fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleError> {
+fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, FileError> {
     let raw = table.get_ref();
     let id = raw.id.get_ref();
     let word = |word: &str| {
@@ -201,7 +187,7 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
     })
 }
 
-fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, RuleError> {
+fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, FileError> {
     let left = raw.leaves.as_ref().map(|leaves| {
         let text = leaves.get_ref();
         let wrong =
@@ -227,23 +213,8 @@ fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, RuleErr
     })
 }
 
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    text: &'a str,
-    file: &'a str,
-}
-
 impl Source<'_> {
-    fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
-    }
-
-    fn error(&self, span: Option<Range<usize>>, what: &str) -> RuleError {
-        let line = self.line(span.map_or(0, |span| span.start));
-        RuleError { file: self.file.to_owned(), line, what: what.to_owned() }
-    }
-
-    fn patterns(&self, field: &str, list: &[Spanned<String>]) -> Result<Vec<Pattern>, RuleError> {
+    fn patterns(&self, field: &str, list: &[Spanned<String>]) -> Result<Vec<Pattern>, FileError> {
         let pattern = |text: &Spanned<String>| {
             Pattern::new(text.get_ref()).ok_or_else(|| {
                 let what = format!(
@@ -258,7 +229,7 @@ impl Source<'_> {
         list.iter().map(pattern).collect()
     }
 
-    fn size(&self, field: &str, text: Option<&Spanned<String>>) -> Result<Option<u64>, RuleError> {
+    fn size(&self, field: &str, text: Option<&Spanned<String>>) -> Result<Option<u64>, FileError> {
         let Some(text) = text else { return Ok(None) };
         let wrong = || {
             let what =
@@ -268,18 +239,18 @@ impl Source<'_> {
         size(text.get_ref()).map(Some).ok_or_else(wrong)
     }
 
-    fn title(&self, field: &str, text: &Spanned<String>) -> Result<String, RuleError> {
+    fn title(&self, field: &str, text: &Spanned<String>) -> Result<String, FileError> {
         self.check(field, text.get_ref(), text.span(), LONGEST_TITLE)?;
         Ok(text.get_ref().clone())
     }
 
-    fn text(&self, field: &str, text: &Spanned<String>) -> Result<String, RuleError> {
+    fn text(&self, field: &str, text: &Spanned<String>) -> Result<String, FileError> {
         self.check(field, text.get_ref(), text.span(), LONGEST)?;
         Ok(text.get_ref().clone())
     }
 
     /// Reports are read in terminals: a text is one line of characters that move nothing.
-    fn check(&self, field: &str, text: &str, span: Range<usize>, longest: usize) -> Result<(), RuleError> {
+    fn check(&self, field: &str, text: &str, span: Range<usize>, longest: usize) -> Result<(), FileError> {
         let bidirectional = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         let plain = !text.contains(|c: char| c.is_control() || bidirectional(c));
         if plain && !text.trim().is_empty() && text.len() <= longest {
