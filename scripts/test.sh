@@ -33,6 +33,10 @@ apt_install libmimalloc2.0 libmimalloc-dev || say "SKIP without libmimalloc: the
 apt_install sbcl || say "SKIP without sbcl: the rule on its heap"
 apt_install python3-numpy libopenblas0-pthread || say "SKIP without numpy and libopenblas0-pthread: the rule on its buffers"
 apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that probes all of it"
+export PATH="$ROOT/target/npm/bin:$PATH"
+npm_install deno @deno/linux-x64-glibc@2.9.6 deno || say "SKIP without deno (npm): the test on its V8"
+npm_install bun @oven/bun-linux-x64@1.4.5 bin/bun || say "SKIP without bun (npm): the test on its JavaScriptCore"
+npm_install azmcp @azure/mcp-linux-x64@2.0.5 dist/azmcp || say "SKIP without azmcp (npm): the tests on .NET"
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
 
 cd "$ROOT" || exit 1

@@ -9,6 +9,7 @@ mod app;
 mod bionic;
 pub mod data;
 mod device;
+mod dotnet;
 mod files;
 mod glibc;
 mod go;
@@ -251,6 +252,7 @@ pub static RULES: &[&dyn Rule] = &[
     &python::PythonRule,
     &ruby::RubyRule,
     &javascriptcore::JavaScriptCoreRule,
+    &dotnet::DotnetRule,
     &sbcl::SbclRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,

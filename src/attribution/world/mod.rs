@@ -106,6 +106,11 @@ impl<'a> World<'a> {
         !self.survey_of(rule).is_empty()
     }
 
+    /// True if this rule's survey found such a thing.
+    pub fn survey_has(&self, rule: &str, such: impl Fn(&Claim) -> bool) -> bool {
+        self.survey_of(rule).iter().any(|found| such(&found.claim))
+    }
+
     fn survey_of(&self, rule: &str) -> &[Surveyed] {
         self.surveys.iter().find(|(own, _)| *own == rule).map_or(&[], |(_, found)| found)
     }

@@ -190,6 +190,7 @@ fn mapped<'a>(subject: &Subject<'a>) -> Mapped<'a> {
     Mapped {
         reserved: subject.is_reserved(),
         shared: subject.region.sharing == Sharing::Shared,
+        huge: subject.region.kind == RegionKind::HugeTlb,
         caller: caller.map_or("", |line| &line.module),
         bytes: subject.span.len(),
     }

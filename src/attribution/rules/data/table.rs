@@ -21,6 +21,7 @@ pub struct DataRules {
     by_function: HashMap<String, Vec<usize>>,
     /// Those with `*` in a function.
     with_patterns: Vec<usize>,
+    of_libraries: Vec<usize>,
     named: Vec<usize>,
     of_files: Vec<usize>,
 }
@@ -88,6 +89,7 @@ impl DataRules {
                     None => all.with_patterns.push(at),
                 }
             }
+            all.of_libraries.extend((!proof.libraries.is_empty()).then_some(at));
             all.named.extend((!proof.names.is_empty()).then_some(at));
             all.of_files.extend((!proof.files.is_empty()).then_some(at));
         }
@@ -112,13 +114,14 @@ impl DataRules {
         !self.named.is_empty() || !self.of_files.is_empty()
     }
 
-    /// True if some rule names this function, whatever its other conditions.
+    /// True if some rule names this function or its file, whatever its other conditions.
     pub fn knows(&self, line: Named<'_>) -> bool {
         let has = |name: &str| {
             let matches = |&at: &usize| any(&self.rules[at].proof.functions, name);
             self.by_function.contains_key(name) || self.with_patterns.iter().any(matches)
         };
-        line.bare().any(has)
+        let of_library = |&at: &usize| any(&self.rules[at].proof.libraries, line.module);
+        line.bare().any(has) || self.of_libraries.iter().any(of_library)
     }
 
     /// The rules that this line proves, by their numbers.
@@ -129,6 +132,8 @@ impl DataRules {
             let matches = |&&at: &&usize| any(&self.rules[at].proof.functions, name);
             found.extend(self.with_patterns.iter().filter(matches));
         }
+        let of_library = |&&at: &&usize| any(&self.rules[at].proof.libraries, line.module);
+        found.extend(self.of_libraries.iter().filter(of_library));
         found.sort_unstable();
         found.dedup();
         found.retain(|&at| {

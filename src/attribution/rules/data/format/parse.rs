@@ -32,6 +32,8 @@ struct RawRule {
     #[serde(default)]
     functions: Vec<Spanned<String>>,
     #[serde(default)]
+    libraries: Vec<Spanned<String>>,
+    #[serde(default)]
     names: Vec<Spanned<String>>,
     #[serde(default)]
     files: Vec<Spanned<String>>,
@@ -43,6 +45,7 @@ struct RawRule {
     programs: Vec<Spanned<String>>,
     reserved: Option<bool>,
     shared: Option<bool>,
+    huge: Option<bool>,
     #[serde(default)]
     callers: Vec<Spanned<String>>,
     least: Option<Spanned<String>>,
@@ -130,11 +133,12 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, FileE
     let patterns = |field: &str, list| source.patterns(field, list);
     let proof = Proof {
         functions: patterns("functions", &raw.functions)?,
+        libraries: patterns("libraries", &raw.libraries)?,
         names: patterns("names", &raw.names)?,
         files: patterns("files", &raw.files)?,
     };
     if proof == Proof::default() {
-        let what = "no proof: functions, names or files are needed; where it is mapped and how large it is \
+        let what = "no proof: functions, libraries, names or files are needed; where it is mapped and how large it is \
                     proves nothing";
         return Err(source.error(Some(table.span()), what));
     }
@@ -144,11 +148,12 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, FileE
         programs: patterns("programs", &raw.programs)?,
         reserved: raw.reserved,
         shared: raw.shared,
+        huge: raw.huge,
         callers: patterns("callers", &raw.callers)?,
         least: source.size("least", raw.least.as_ref())?,
         most: source.size("most", raw.most.as_ref())?,
     };
-    if proof.functions.is_empty() {
+    if proof.functions.is_empty() && proof.libraries.is_empty() {
         let of_stacks = [
             ("modules", &raw.modules),
             ("through", &raw.through),
@@ -157,7 +162,7 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, FileE
         ];
         if let Some((name, list)) = of_stacks.iter().find(|(_, list)| !list.is_empty()) {
             let span = list.first().map(Spanned::span);
-            return Err(source.error(span, &format!("{name} has no meaning without functions")));
+            return Err(source.error(span, &format!("{name} has no meaning without functions or libraries")));
         }
     }
     let what = source.title("what", &raw.what)?;
