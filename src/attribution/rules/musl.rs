@@ -2,7 +2,7 @@
 //! guesses at best: Debian's musl has no unwind tables.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::call::MAP_STACK;
+use crate::attribution::call::{MAP_FIXED, MAP_STACK};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
@@ -137,7 +137,9 @@ impl Rule for MuslRule {
         let lowest = subject.mapping.is_some_and(|m| m.range.start == subject.range.start);
         let stack = lowest && world.below(vma).is_some_and(is_stack_guard);
         let flagged = subject.call.is_some_and(|call| call.has(MAP_STACK));
-        (subject.shape_may_decide() && !data && !stack && !flagged)
+        // it requests no addresses (src/malloc/mallocng/malloc.c, `alloc_group`, `__libc_malloc_impl`)
+        let placed = subject.call.is_some_and(|call| call.has(MAP_FIXED) || call.addr.0 != 0);
+        (subject.shape_may_decide() && !data && !stack && !flagged && !placed)
             .then(|| Claim::new(MUSL, Evidence::Shape, SLOTS).merge(Merge::ByCategory))
     }
 
