@@ -192,12 +192,18 @@ impl Rule for LoaderRule {
         } else {
             Advice::why(why)
         };
+        // bss, and what the loader allocated, are things of their own, but no files
+        let images = group.instances_with(IMAGE);
         if group.path.is_some_and(|p| p.any(|l| l.is(DLOPEN))) {
-            advice.title = Some(match group.instances {
-                1 => "library loaded by dlopen".to_string(),
+            advice.title = Some(match images {
+                0 | 1 => "library loaded by dlopen".to_string(),
                 n => format!("{n} libraries and their data, loaded by dlopen"),
             });
         } else {
+            advice.title = Some(match images {
+                0 | 1 => LOADER.one.to_string(),
+                n => format!("{n} {}", LOADER.many),
+            });
             advice.stack_is_noise = true;
         }
         advice

@@ -247,6 +247,10 @@ impl Rule for JvmRule {
             return None;
         }
         let path = subject.path?;
+        // Java runs inside of the JVM's functions: what a native method maps is its own
+        if !path.is_direct(at, is_jvm) {
+            return None;
+        }
         if let Some(guard) = stack_guard(subject, world, path) {
             return Some(guard);
         }

@@ -198,10 +198,9 @@ fn by_limit(world: &World<'_>, each: u64) -> bool {
 }
 
 /// Without a limit from the start glibc's own size is 2 MiB. One that has other stacks, and no limit now, has chosen
-/// them, or has lifted its limit itself.
+/// them, or has lifted its limit itself. Of a process that was not examined the limit is not known.
 fn may_have_raised_limit(world: &World<'_>) -> bool {
-    let seen = world.input.observations;
-    seen.stack_limit.is_none() && seen.limits.known && world.has_file(is_libc)
+    world.input.observations.stack_limit.is_none() && world.has_file(is_libc)
 }
 
 /// `lo` in VmFlags: the program has locked its memory, and all pages of its stacks are there.
