@@ -13,7 +13,7 @@
 mod caps;
 mod memory;
 
-pub use memory::read_memory;
+pub use memory::{read_memory, read_pointer, read_string};
 
 use crate::model::{Capabilities, Capability};
 use crate::sys::task;

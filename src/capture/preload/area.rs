@@ -2,8 +2,8 @@
 
 use super::layout::{self, *};
 use super::pages::*;
-use crate::model::UnwindRow;
 use crate::model::heap::own::{AREA, BELL};
+use crate::model::{PAGE, UnwindRow};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -58,8 +58,6 @@ impl Bell {
         self.page().tick.store(milliseconds, Relaxed);
     }
 }
-
-const PAGE: u64 = 4096;
 
 /// What one process counts in.
 pub struct Area {

@@ -4,7 +4,6 @@ mod arenas;
 mod combined;
 mod contexts;
 pub mod hold;
-mod peek;
 mod preload;
 pub mod probes;
 mod report;

@@ -377,7 +377,7 @@ mod tests {
             mapped_blocks: &[],
             blocks: &[],
         };
-        let mut memory = memory_of(AT, &bytes);
+        let mut memory = memory_of(AT, bytes);
         read(&process, &mut memory)
     }
 
