@@ -158,6 +158,12 @@ impl SideSource {
         let (comm, exe) = (comm.to_owned(), exe.to_owned());
         SideSource { pid, comm, exe, cmdline: cmdline.to_vec(), ..SideSource::default() }
     }
+
+    /// Of a report by this backend.
+    pub(super) fn read_from(self, (source, kind): (&str, &str), backend: &str) -> SideSource {
+        let (source, kind, backend) = (source.to_owned(), kind.to_owned(), backend.to_owned());
+        SideSource { source, kind, backend, ..self }
+    }
 }
 
 /// One of the two things compared.

@@ -102,14 +102,10 @@ impl<'a> Side<'a> {
         let with_stack = items.iter().filter(|i| i.stack().is_some()).map(|i| i.region.virt).sum();
         let first = processes.first();
         let facts = SideFacts {
-            of: SideSource {
-                source: source.to_owned(),
-                kind: kind.to_owned(),
-                backend: report.backend.clone(),
-                ..first
-                    .map(|p| SideSource::of_process(p.pid, (&p.comm, &p.exe), &p.cmdline))
-                    .unwrap_or_default()
-            },
+            of: first
+                .map(|p| SideSource::of_process(p.pid, (&p.comm, &p.exe), &p.cmdline))
+                .unwrap_or_default()
+                .read_from((source, kind), &report.backend),
             aslr: processes.iter().any(|p| p.aslr),
             processes: report.processes.len() as u64,
             compared: processes.len() as u64,

@@ -28,7 +28,7 @@ impl Rule for DotnetRule {
     }
 
     fn knows_here(&self, line: &Line, world: &World<'_>) -> bool {
-        let holds = || world.marked(MARK).any(|own| world.file_name(own.file).as_ref() == Some(&line.module));
+        let holds = || world.is_marked(MARK, &line.module);
         world.fact("has .NET's collector", || world.has_mark(MARK))
             && world.fact_about("holds .NET's collector", About::Module(line.frame.module), holds)
     }

@@ -99,7 +99,7 @@ impl Rule for LoaderRule {
         // called by its own wrapper of mmap: other frames further in are not its own: ld.so only called them
         // (constructors)
         let module = path.lines.get(at)?.module.as_str();
-        if !path.lines.get(..at)?.iter().all(|l| l.module == module || l.is_wrapper()) {
+        if !path.is_direct(at, |line| line.module == module) {
             return None;
         }
         // musl's loader is its C library, too

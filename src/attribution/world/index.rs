@@ -198,6 +198,11 @@ impl<'a> Index<'a> {
             .filter(move |found| found.marks.iter().any(|own| own == mark))
     }
 
+    /// True if a file of this name, as stacks have modules, holds this.
+    pub fn is_marked(&self, mark: &str, module: &str) -> bool {
+        self.marked(mark).any(|found| self.file_name(found.file).as_deref() == Some(module))
+    }
+
     /// The base name under which this file is mapped, as stacks have modules.
     pub fn file_name(&self, file: MappingFile) -> Option<String> {
         let found = self.mappings().iter().find(|mapping| mapping.file == Some(file))?;

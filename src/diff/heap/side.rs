@@ -108,14 +108,10 @@ impl<'a> HeapSide<'a> {
         }
         let first = processes.first();
         let facts = HeapSideFacts {
-            of: SideSource {
-                source: source.to_owned(),
-                kind: kind.to_owned(),
-                backend: report.backend.clone(),
-                ..first
-                    .map(|p| SideSource::of_process(p.pid, (&p.comm, &p.exe), &p.cmdline))
-                    .unwrap_or_default()
-            },
+            of: first
+                .map(|p| SideSource::of_process(p.pid, (&p.comm, &p.exe), &p.cmdline))
+                .unwrap_or_default()
+                .read_from((source, kind), &report.backend),
             processes: report.processes.len() as u64,
             compared: processes.len() as u64,
             watched_ns: first.and_then(|p| p.watched_ns),

@@ -60,9 +60,5 @@ impl Maker {
 /// goes by a limit that is another.
 fn is_stripped_rust(line: &Line, size: u64, world: &World<'_>) -> bool {
     let other_limit = world.input.observations.stack_limit.is_some_and(|limit| limit != RUST_STACK);
-    let holds_std = || {
-        let mut files = world.marked(RUST).filter_map(|found| world.file_name(found.file));
-        files.any(|file| file == line.module)
-    };
-    line.function.is_none() && size == RUST_STACK && other_limit && holds_std()
+    line.function.is_none() && size == RUST_STACK && other_limit && world.is_marked(RUST, &line.module)
 }
