@@ -68,7 +68,8 @@ fn wait_for_first(clock: &Receiver<bool>) {
 fn killed(recording: &Path, random: &mut Random, early: bool) -> u64 {
     let mut command = Command::new(vmaudit());
     command.args(["run", "--as-root", "-v", "--interval", "0.02", "-o"]).arg(recording).arg("--");
-    command.arg(static_program("many_calls")).args(["20000", "3", "500", "20000"]);
+    // So many calls that it cannot end by itself before it is killed, on whatever machine.
+    command.arg(static_program("many_calls")).args(["1000000000", "3", "500", "20000", "100"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = Guard(child.expect("vmaudit starts"));
     let (tick, clock) = channel();
