@@ -19,6 +19,7 @@ use std::ops::Range;
 
 const PUSH_RBP: u8 = 0x55;
 const INT3: u8 = 0xcc;
+const FACTOR: u8 = 0xcd;
 /// Where functions begin.
 const ALIGNMENT: u64 = 16;
 /// How far before an address its function may begin, bytes: first a little is read.
@@ -80,10 +81,13 @@ pub(super) fn end_of(file: &ElfFile, start: u64, most: u64) -> Option<u64> {
     start.checked_add(end as u64)
 }
 
-/// Behind two, because one may be a part of an instruction, and before `ud2` it is a trap within a function.
+/// Behind two, because one may be a part of an instruction. Nor are those int3 that follow 0xcd: they belong to the
+/// factor by which compilers divide by five (0xcccccccd), or to 0.1.
 fn begins(code: &[u8], at: usize) -> bool {
-    at.checked_sub(2).is_some_and(|before| code.get(before..at) == Some(&[INT3, INT3]))
-        && code.get(at).is_some_and(|&byte| byte != INT3)
+    let before = code.get(..at).unwrap_or_default();
+    let filled = before.iter().rev().take_while(|&&byte| byte == INT3).count();
+    let last = before.len().checked_sub(filled + 1).and_then(|at| before.get(at));
+    filled >= 2 && last != Some(&FACTOR) && code.get(at).is_some_and(|&byte| byte != INT3)
 }
 
 /// The last place up to `end` where a function begins.
@@ -101,7 +105,9 @@ fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
     let mut reach = first;
     // Nothing leads on to here, but for int3.
     let (mut ended, mut padded) = (false, false);
-    let (mut saves, mut pops) = (false, false);
+    // Where rbp was pushed, unless something else was pushed since.
+    let mut saves: Option<u64> = None;
+    let mut pops = false;
     let mut instruction = Instruction::default();
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
@@ -113,7 +119,8 @@ fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
         let saves_rbp = operation == Code::Push_r64 && to == Register::RBP;
         // Where the space between two functions is none, only what it begins with says so.
         let begins = if padded { operation != Code::Ud2 } else { saves_rbp };
-        if ended && at.is_multiple_of(ALIGNMENT) && begins && operation != Code::Int3 {
+        let leads_on = !ended && !self::begins(code, (at - first) as usize);
+        if at.is_multiple_of(ALIGNMENT) && begins && operation != Code::Int3 && !leads_on {
             (start, is_framed, reach) = (at, false, at);
         }
         if svma < next {
@@ -121,10 +128,17 @@ fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
                 matches!(flow, FlowControl::Call | FlowControl::IndirectCall) || operation == Code::Syscall;
             return (is_call && svma + 1 == next).then_some((start, is_framed));
         }
-        let is_jump = matches!(flow, FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
-        // With the frame gone, it is a call in the place of a return.
-        if is_jump && !pops {
-            reach = reach.max(instruction.near_branch_target());
+        let target = instruction.near_branch_target();
+        let is_within = match flow {
+            FlowControl::ConditionalBranch => target <= next + REACHES[1],
+            // Without a frame, or with the frame gone, it is a call in the place of a return.
+            FlowControl::UnconditionalBranch => {
+                !pops && target <= if is_framed { next + REACHES[1] } else { svma }
+            }
+            _ => false,
+        };
+        if is_within {
+            reach = reach.max(target);
         }
         let leads_nowhere = match flow {
             // By a table of the function.
@@ -136,10 +150,14 @@ fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
         ended = leads_nowhere && reach < next;
         let copies = matches!(operation, Code::Mov_rm64_r64 | Code::Mov_r64_rm64)
             && (to, instruction.op1_register()) == (Register::RBP, Register::RSP);
-        is_framed |= saves && copies;
-        // Nothing else may be pushed in between.
-        let moves_stack = instruction.is_stack_instruction() || to == Register::RSP;
-        saves = if moves_stack { saves_rbp } else { saves };
+        if saves.is_some() && copies {
+            // Each function does it once: what was last called before does not return.
+            start = saves.filter(|at| is_framed && at.is_multiple_of(ALIGNMENT)).unwrap_or(start);
+            is_framed = true;
+        }
+        if instruction.is_stack_instruction() || to == Register::RSP {
+            saves = saves_rbp.then_some(at);
+        }
         pops = operation == Code::Leaveq || operation == Code::Pop_r64 && to == Register::RBP;
     }
     None
@@ -220,9 +238,35 @@ mod tests {
     }
 
     #[test]
+    fn a_factor_is_no_padding() {
+        // movabs $0xcccccccccccccccd,%rcx, up to an aligned place
+        let divides = b"\x55\x48\x89\xe5\x90\x90\x48\xb9\xcd\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xe8\0\0\0\0";
+        assert_eq!(divides[15], INT3);
+        assert_eq!(found(&linked(&[divides])), Some((0, true)));
+    }
+
+    #[test]
+    fn a_function_behind_a_call_that_does_not_return() {
+        // call +4096
+        let fits = [FRAMED, b"\x90\x90".as_slice(), b"\xe8\0\x10\0\0"].concat();
+        assert_eq!(fits.len(), 16);
+        assert_eq!(found(&linked(&[&fits, FRAMED])), Some((16, true)));
+    }
+
+    #[test]
     fn a_function_behind_one_byte_of_padding() {
         let fits = [FRAMED, b"\x48\x83\xc4\x00", RETURNS].concat();
         assert_eq!(fits.len(), 15);
+        assert_eq!(found(&linked(&[&fits, UNFRAMED])), Some((16, false)));
+    }
+
+    #[test]
+    fn a_call_in_the_place_of_a_return_leads_to_no_place_of_the_function() {
+        // test %rdi,%rdi; jne +4096
+        let conditional = b"\x48\x85\xff\x0f\x85\0\x10\0\0";
+        assert_eq!(found(&linked(&[conditional, UNFRAMED])), Some((16, false)));
+        // jmp +4096, and one byte of padding
+        let fits = [b"\x90".repeat(10).as_slice(), b"\xe9\0\x10\0\0"].concat();
         assert_eq!(found(&linked(&[&fits, UNFRAMED])), Some((16, false)));
     }
 
