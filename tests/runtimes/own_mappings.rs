@@ -4,8 +4,8 @@
 use crate::support::managed::{installed, snapshot, sums};
 use crate::support::report::{list, number};
 use crate::support::{
-    Guard, audit, go_program, go_program_of, manifest_dir, program_built, program_by, shared_object, skip,
-    skip_without_bpf, watchdog,
+    Guard, audit, go_program, go_program_of, manifest_dir, program, program_built, program_by, shared_object,
+    skip, skip_without_bpf, watchdog,
 };
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -140,4 +140,24 @@ fn what_is_mapped_at_a_chosen_address_is_not_musls() {
     let sums = sums(report.first());
     assert_eq!(sums["app-mmap"], 64 * MIB, "{sums:?}");
     assert!((3 * MIB..4 * MIB).contains(&sums["musl-malloc"]), "{sums:?}");
+}
+
+/// What the finding on large blocks says of malloc's threshold: a larger one moves them into the heap, a smaller one does
+/// not.
+#[test]
+fn a_larger_threshold_moves_blocks_into_the_heap() {
+    const TEST: &str = "a_larger_threshold_moves_blocks_into_the_heap";
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let path = program("own_mmap");
+    let audited =
+        |bytes: &str| audit(&["--top", "100", "--env", &format!("MALLOC_MMAP_THRESHOLD_={bytes}")], &[&path]);
+    let (smaller, larger) = (audited("65536"), audited("33554432"));
+    let process = smaller.report().first();
+    assert_eq!(sums(process)["glibc-mmapped"], 4 * (3 * MIB + 4096), "{:#?}", process["categories"]);
+    let blocks = list(process, "findings").iter().find(|f| f["category"] == "glibc-mmapped").expect("one");
+    assert!(blocks["fix"].to_string().contains("a larger threshold only moves it into the heap"), "{blocks}");
+    let process = larger.report().first();
+    assert!(!sums(process).contains_key("glibc-mmapped"), "{:#?}", process["categories"]);
 }
