@@ -161,3 +161,32 @@ fn a_larger_threshold_moves_blocks_into_the_heap() {
     let process = larger.report().first();
     assert!(!sums(process).contains_key("glibc-mmapped"), "{:#?}", process["categories"]);
 }
+
+/// The range for the heap of a GraalVM native image, which has no names and, here, musl within: recognised by the section
+/// of the file whose code requested it.
+#[test]
+fn the_range_of_a_native_image_is_known_by_the_heap_in_its_file() {
+    const TEST: &str = "the_range_of_a_native_image_is_known_by_the_heap_in_its_file";
+    let Some(program) = installed("compiler") else {
+        return skip(TEST, "no compiler (google-closure-compiler)");
+    };
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let program = program.to_str().expect("UTF-8");
+    let audited = |option: &str| {
+        let audit = audit(&["--top", "100"], &[program, option, "--version"]);
+        assert_eq!(audit.status.code(), Some(0), "{}", audit.stderr);
+        audit.report().first().clone()
+    };
+    let range = |process: &Value| {
+        let mut all = list(process, "findings").iter();
+        all.find(|f| f["title"] == "addresses for the heap of a GraalVM native image").expect("known").clone()
+    };
+    let (as_it_is, small) = (audited("-Xmx256m"), audited("-XX:ReservedAddressSpaceSize=4g"));
+    let fix = &list(&range(&as_it_is), "fix")[0].clone();
+    let saved = number(&range(&as_it_is), "virt") - number(&range(&small), "virt");
+    assert!(number(fix, "saves_virt").abs_diff(saved) < 64 * MIB, "{fix}: {saved} saved");
+    assert!(list(&range(&small), "fix").is_empty(), "nothing is left to save");
+    assert!(number(&range(&as_it_is), "virt") > 31 << 30, "-Xmx leaves it");
+}
