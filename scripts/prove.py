@@ -37,6 +37,28 @@ Thread.sleep(60000); } }
 RUBY = "a = (1..100000).map { |i| \"text #{i}\" * 3 }; sleep 60"
 # Debian's memcached has no symbols: MEMCACHED names one that has.
 MEMCACHED = os.environ.get("MEMCACHED", "memcached")
+# A Python that has PyPI's kuzu.
+KUZU_PYTHON = os.environ.get("KUZU_PYTHON", "kuzu-python")
+KUZU = """import kuzu, os, sys, time
+size = os.environ.get("SIZE")
+base = kuzu.Database(os.path.join(sys.argv[1], "kuzu-%d" % os.getpid()), **({"max_db_size": int(size)} if size else {}))
+time.sleep(60)"""
+KNOT = """server:
+    rundir: "%(folder)s"
+    listen: 127.0.0.1@7723
+database:
+    storage: "%(folder)s"
+    journal-db-max-size: %(size)s
+zone:
+  - domain: vmaudit.test
+    file: "%(folder)s/zone"
+    journal-content: all
+"""
+ZONE = """$TTL 60
+@ SOA a b 1 1 1 1 1
+@ NS a
+a A 127.0.0.1
+"""
 HUGE = {"vm.nr_hugepages": "32"}
 HASKELL = "import Control.Concurrent\nmain = threadDelay 60000000\n"
 
@@ -64,6 +86,14 @@ def nginx(folder):
     for name, size in (("as-it-is", "32m"), ("small", "1m")):
         with open(os.path.join(folder, name), "w") as file:
             file.write(NGINX % {"folder": folder, "size": size})
+
+
+def knot(folder):
+    with open(os.path.join(folder, "zone"), "w") as file:
+        file.write(ZONE)
+    for name, size in (("knot-as-it-is", "20G"), ("knot-small", "64M")):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(KNOT % {"folder": folder, "size": size})
 
 
 def haskell(folder):
@@ -125,6 +155,7 @@ def cases(folder):
     packets += "--huge-dir %s --no-telemetry --vdev=net_null0 -- -i --total-num-mbufs=2048 --no-mlockall" % folder
     testpmd = ["unshare", "--mount", "sh", "-c", packets]
     fox = "exec firefox --headless --profile %s/firefox about:blank" % folder
+    names = "rm -rf %s/journal; exec knotd -c %s/knot-${CONF-as-it-is}" % (folder, folder)
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -137,6 +168,10 @@ def cases(folder):
              mariadb),
         Case("mariadb.key-buffer", "--key-buffer-size=1M", server, ["--arg=--key-buffer-size=1M"], mariadb),
         Case("nginx.zones", "zones of 1m", SHELL + [zones], ["--env", "CONF=small"], nginx),
+        Case("knot.journal", "journal-db-max-size: 64M", SHELL + [names], ["--env", "CONF=small"], knot),
+        Case("kuzu.database", "max_db_size=1073741824", [KUZU_PYTHON, "-c", KUZU, folder],
+             ["--env", "SIZE=1073741824"]),
+        Case("kuzu.pages", None, [KUZU_PYTHON, "-c", KUZU, folder]),
         Case("erlang.literals", "ERL_FLAGS='+MIscs 64'", erlang, ["--env", "ERL_FLAGS=+MIscs 64"]),
         Case("erlang.carriers", None, erlang),
         Case("erlang.jit", None, erlang),
@@ -182,6 +217,8 @@ NEEDS = {
     "openblas": ("/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0", "libopenblas0-pthread python3-numpy"),
     "mariadb": ("mariadbd", "mariadb-server-core"),
     "nginx": ("nginx", "nginx-light"),
+    "knot": ("knotd", "knot"),
+    "kuzu": (KUZU_PYTHON, "a Python with kuzu of PyPI: KUZU_PYTHON=…"),
     "erlang": ("erl", "erlang-base"),
     "sbcl": ("sbcl", "sbcl"),
     "ghc": ("ghc", "ghc"),

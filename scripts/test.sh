@@ -36,6 +36,7 @@ apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that
 export PATH="$ROOT/target/npm/bin:$PATH"
 npm_install deno @deno/linux-x64-glibc@2.9.6 deno || say "SKIP without deno (npm): the test on its V8"
 npm_install bun @oven/bun-linux-x64@1.4.5 bin/bun || say "SKIP without bun (npm): the test on its JavaScriptCore"
+npm_install compiler google-closure-compiler-linux@20261015.0.0 compiler || say "SKIP without compiler (npm): the test on GraalVM native images"
 npm_install azmcp @azure/mcp-linux-x64@2.0.5 dist/azmcp || say "SKIP without azmcp (npm): the tests on .NET"
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
 

@@ -7,7 +7,7 @@ use super::footprint::Footprint;
 use super::rules::RULES;
 use super::world::World;
 use super::{Piece, distinct};
-use crate::ledger::{Doubt, OriginRecord};
+use crate::ledger::{Doubt, Origin, OriginRecord};
 use crate::model::heap::own;
 use crate::model::{AddrRange, Frame, NoStack, Pid, StackId, Tid};
 use std::cmp::Reverse;
@@ -239,6 +239,10 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
             "neither a name nor a header nor its shape tells what it is, and no call was traced: only the stack \
              of the call that mapped it would tell",
         ),
+        None if is_preexisting(&group, world) => Advice::why(
+            "neither a name nor a header nor its shape tells what it is, and it was mapped before tracing began: \
+             no call was seen",
+        ),
         None => Advice::why(
             "nothing explains it: no call was seen that made it, and its shape is not known. \
              It was mapped before tracing began, or events were lost",
@@ -300,6 +304,13 @@ fn joined_ranges(pieces: &[&Piece]) -> Vec<AddrRange> {
         }
     }
     out.into_iter().map(|(range, _)| range).collect()
+}
+
+/// All of it was there before tracing began.
+fn is_preexisting(group: &Group<'_>, world: &World<'_>) -> bool {
+    let regions = &world.input.reconciled.regions;
+    let before = |piece: &Piece| regions.get(piece.region).is_some_and(|r| r.origin == Origin::Preexisting);
+    group.pieces.iter().all(|piece| before(piece))
 }
 
 fn without_stack(group: &Group<'_>) -> String {

@@ -88,9 +88,13 @@ pub fn compare(heap: &HeapProcess, mappings: &Process) -> Option<Comparison> {
 }
 
 fn differences(found: &Comparison) -> Vec<Difference> {
-    let incomplete = match found.asked_incomplete {
-        true => "; what was allocated before vmaudit attached counts as kept here",
-        false => "",
+    // What was allocated before is in use as well as what was seen: nobody has freed it.
+    let (kept, why) = match found.asked_incomplete {
+        false => ("freed but kept", "in memory and no longer requested: "),
+        true => (
+            "older, or kept",
+            "in memory, and in no block that is counted here: what was allocated before vmaudit attached, ",
+        ),
     };
     let all = [
         (
@@ -101,11 +105,11 @@ fn differences(found: &Comparison) -> Vec<Difference> {
         ),
         (
             "kept",
-            "freed but kept",
+            kept,
             signed(found.kept),
             format!(
-                "in memory and no longer requested: blocks that the allocator keeps for the next call, \
-                 rounding to size classes, and its own bookkeeping{incomplete}"
+                "{why}blocks that the allocator keeps for the next call, rounding to size classes, and its own \
+                 bookkeeping"
             ),
         ),
         (

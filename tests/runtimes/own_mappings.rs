@@ -4,8 +4,8 @@
 use crate::support::managed::{installed, snapshot, sums};
 use crate::support::report::{list, number};
 use crate::support::{
-    Guard, audit, go_program, go_program_of, manifest_dir, program_built, program_by, shared_object, skip,
-    skip_without_bpf, watchdog,
+    Guard, audit, go_program, go_program_of, manifest_dir, program, program_built, program_by, shared_object,
+    skip, skip_without_bpf, watchdog,
 };
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -140,4 +140,53 @@ fn what_is_mapped_at_a_chosen_address_is_not_musls() {
     let sums = sums(report.first());
     assert_eq!(sums["app-mmap"], 64 * MIB, "{sums:?}");
     assert!((3 * MIB..4 * MIB).contains(&sums["musl-malloc"]), "{sums:?}");
+}
+
+/// What the finding on large blocks says of malloc's threshold: a larger one moves them into the heap, a smaller one does
+/// not.
+#[test]
+fn a_larger_threshold_moves_blocks_into_the_heap() {
+    const TEST: &str = "a_larger_threshold_moves_blocks_into_the_heap";
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let path = program("own_mmap");
+    let audited =
+        |bytes: &str| audit(&["--top", "100", "--env", &format!("MALLOC_MMAP_THRESHOLD_={bytes}")], &[&path]);
+    let (smaller, larger) = (audited("65536"), audited("33554432"));
+    let process = smaller.report().first();
+    assert_eq!(sums(process)["glibc-mmapped"], 4 * (3 * MIB + 4096), "{:#?}", process["categories"]);
+    let blocks = list(process, "findings").iter().find(|f| f["category"] == "glibc-mmapped").expect("one");
+    assert!(blocks["fix"].to_string().contains("a larger threshold only moves it into the heap"), "{blocks}");
+    let process = larger.report().first();
+    assert!(!sums(process).contains_key("glibc-mmapped"), "{:#?}", process["categories"]);
+}
+
+/// The range for the heap of a GraalVM native image, which has no names and, here, musl within: recognised by the section
+/// of the file whose code requested it.
+#[test]
+fn the_range_of_a_native_image_is_known_by_the_heap_in_its_file() {
+    const TEST: &str = "the_range_of_a_native_image_is_known_by_the_heap_in_its_file";
+    let Some(program) = installed("compiler") else {
+        return skip(TEST, "no compiler (google-closure-compiler)");
+    };
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let program = program.to_str().expect("UTF-8");
+    let audited = |option: &str| {
+        let audit = audit(&["--top", "100"], &[program, option, "--version"]);
+        assert_eq!(audit.status.code(), Some(0), "{}", audit.stderr);
+        audit.report().first().clone()
+    };
+    let range = |process: &Value| {
+        let mut all = list(process, "findings").iter();
+        all.find(|f| f["title"] == "addresses for the heap of a GraalVM native image").expect("known").clone()
+    };
+    let (as_it_is, small) = (audited("-Xmx256m"), audited("-XX:ReservedAddressSpaceSize=4g"));
+    let fix = &list(&range(&as_it_is), "fix")[0].clone();
+    let saved = number(&range(&as_it_is), "virt") - number(&range(&small), "virt");
+    assert!(number(fix, "saves_virt").abs_diff(saved) < 64 * MIB, "{fix}: {saved} saved");
+    assert!(list(&range(&small), "fix").is_empty(), "nothing is left to save");
+    assert!(number(&range(&as_it_is), "virt") > 31 << 30, "-Xmx leaves it");
 }

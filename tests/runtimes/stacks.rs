@@ -4,10 +4,12 @@
 use crate::support::managed::{installed, waiting};
 use crate::support::report::{category, list, number};
 use crate::support::{
-    AuditReport, Guard, audit, go_program, manifest_dir, program, skip, skip_without_bpf, vmaudit, watchdog,
+    AuditReport, Guard, audit, go_program, manifest_dir, program, program_by, skip, skip_without_bpf,
+    vmaudit, watchdog,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 fn snapshot(target: &Guard) -> Value {
@@ -181,4 +183,55 @@ fn locked_stacks_are_resident() {
     let promised = fixes
         .fold((0, 0), |(virt, rss), fix| (virt + number(fix, "saves_virt"), rss + number(fix, "saves_rss")));
     assert_eq!((promised, saved), ((21 << 20, 21 << 20), (21 << 20, 21 << 20)));
+}
+
+/// As the kernel shows it, a stack that the program mapped itself is one VMA with what lies above it. The C library's
+/// block for the thread shows where it ends.
+#[test]
+fn a_stack_ends_where_its_thread_s_block_does() {
+    const TEST: &str = "a_stack_ends_where_its_thread_s_block_does";
+    const STACK: u64 = 1 << 20;
+    let path = program("given_stack");
+    let mut waiting = Command::new(&path);
+    let mut waiting = Guard(waiting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut line = String::new();
+    let mut out = BufReader::new(waiting.0.stdout.take().expect("a pipe"));
+    out.read_line(&mut line).expect("it speaks");
+    let process = snapshot(&waiting);
+    let of = |id: &str| category(&process, id).map_or(0, |row| number(row, "virt"));
+    assert_eq!(
+        (of("thread-stack"), of("unknown")),
+        (STACK + 4096, 2 * STACK + 4096),
+        "{}",
+        process["categories"]
+    );
+    // aligned memory is memory that the program requested
+    if !skip_without_bpf(TEST) {
+        let launched = audit(&["--top", "100"], &[&path]);
+        let findings = list(launched.report().first(), "findings");
+        let arena = findings.iter().find(|finding| finding["category"] == "glibc-arena").expect("one");
+        let why = arena["why"].as_str().expect("text");
+        assert!(!why.contains("nobody asked"), "{why}");
+    }
+}
+
+/// musl keeps no stacks for later threads, and has none of glibc's tunables.
+#[test]
+fn only_glibc_keeps_stacks_of_ended_threads() {
+    const TEST: &str = "only_glibc_keeps_stacks_of_ended_threads";
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let musl = program_by(("ended_thread-musl", "ended_thread"), "musl-gcc", &["-static"]);
+    let musl = musl.map_err(|_| skip(TEST, "no musl-gcc")).ok();
+    for (path, is_glibc) in [(Some(program("ended_thread")), true), (musl, false)] {
+        let Some(path) = path else { continue };
+        let launched = audit(&["--top", "100"], &[&path]);
+        let findings = list(launched.report().first(), "findings");
+        let stack = findings.iter().find(|finding| finding["category"] == "thread-stack").expect("one");
+        let text = stack.to_string();
+        assert!(text.contains("its thread has exited"), "{text}");
+        assert_eq!(text.contains("GLIBC_TUNABLES"), is_glibc, "{text}");
+        assert_eq!(text.contains("the C library keeps"), is_glibc, "{text}");
+    }
 }

@@ -206,6 +206,13 @@ fn rust_threads_and_their_signal_stacks() {
         let no_help = list(stacks, "no_help").iter().find(|none| none["knob"] == "ulimit -s").expect("said");
         assert!(!text(no_help, "why").contains("2 MiB"), "{no_help}");
         assert!(knobs(stacks).contains("thread::Builder::stack_size"), "{stacks}");
+        // without names the file's own strings say that it holds Rust's std
+        let Some(path) = built(test, "rust_threads.rs", &["rustc", "-O", "-C", "strip=symbols"]) else {
+            return;
+        };
+        let stripped = run(&path, &[]);
+        let stacks = finding(stripped.first(), "thread-stack");
+        assert!(knobs(stacks).contains("RUST_MIN_STACK"), "{stacks}");
     }
 }
 

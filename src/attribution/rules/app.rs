@@ -8,6 +8,7 @@ use crate::attribution::findings::Fix;
 use crate::attribution::role::role_of;
 use crate::attribution::units::thousands;
 use crate::ledger::RegionKind;
+use crate::model::FrameKind;
 
 pub const APP_MMAP: Category = Category(&CategoryInfo {
     id: "app-mmap",
@@ -102,8 +103,9 @@ fn has_named_caller(path: &CallPath) -> bool {
 
 const UNNAMED: &str = "the program's own code";
 
-/// The caller: `libfoo.so.2, pool_init`. Of a function without a name also the first one with a name that it
-/// was called from.
+/// The caller: `libfoo.so.2, pool_init`. Of a function without a name also the nearest one with a name that led to it:
+/// it called it only where no other lies between. Where a thread or a program begins says nothing of a call, and what
+/// is a guess proves nothing.
 pub fn caller_of(path: &CallPath) -> String {
     let name = |line: &Line| line.display.clone().or_else(|| line.function.clone());
     let Some(caller) = path.caller_line() else { return UNNAMED.to_owned() };
@@ -112,11 +114,19 @@ pub fn caller_of(path: &CallPath) -> String {
         return format!("{module}, {name}");
     }
     let outer = path.lines.get(path.caller() + 1..).unwrap_or(&[]);
+    let proven = outer.iter().take_while(|line| line.frame.kind != FrameKind::Guess);
     // A frame further out of another file says little about the library's purpose.
-    let named = outer.iter().find_map(|line| Some((line.module.as_str(), name(line)?)));
-    match named {
-        Some((own, name)) if own == caller.module => format!("{module}, a function called by {name}"),
-        Some((other, name)) => format!("{module}, called by {other}, {name}"),
+    let named = proven.enumerate().find_map(|(at, line)| Some((at, line, name(line)?)));
+    let begins = |line: &Line| role_of(&line.module, line.function.as_deref()) == Role::Start;
+    match named.filter(|(_, line, _)| !begins(line)) {
+        Some((0, line, name)) if line.module == caller.module => {
+            format!("{module}, a function called by {name}")
+        }
+        Some((0, line, name)) => format!("{module}, called by {}, {name}", line.module),
+        Some((_, line, name)) if line.module == caller.module => {
+            format!("{module}, a function reached from {name}")
+        }
+        Some((_, line, name)) => format!("{module}, reached from {}, {name}", line.module),
         None => format!("{module}, a function without a name"),
     }
 }

@@ -24,6 +24,8 @@ pub const LOADER: Category = Category(&CategoryInfo {
 
 const IMAGE: &str = "image";
 const HOLE: &str = "hole between segments";
+/// One that is no wider than pages of 4 KiB need.
+const GAP: &str = "page between segments";
 const BSS: &str = "bss";
 const TLS: &str = "TLS and loader data";
 
@@ -56,6 +58,9 @@ const MAX_TLS: u64 = 512 << 10;
 
 /// As far as what lies below it in the same VMA is concerned.
 const MAX_VMA: u64 = 4 << 20;
+
+/// What binutils before 2.31 linked for, and what `-z max-page-size=2097152` does.
+const WIDE: u64 = 2 << 20;
 
 const ID: &str = "loader";
 
@@ -94,7 +99,7 @@ impl Rule for LoaderRule {
         is_ld_so(&line.module) || line.is(FUNCTIONS)
     }
 
-    fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
+    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path?;
         // called by its own wrapper of mmap: other frames further in are not its own: ld.so only called them
         // (constructors)
@@ -109,7 +114,9 @@ impl Rule for LoaderRule {
             return None;
         }
         let claim = match subject.region.kind {
-            RegionKind::File if subject.region.sharing == Sharing::Private => image(subject, Evidence::Stack),
+            RegionKind::File if subject.region.sharing == Sharing::Private => {
+                image(subject, world, Evidence::Stack)
+            }
             RegionKind::Anonymous if subject.region.sharing == Sharing::Private => {
                 let fixed = subject.call.is_some_and(|c| c.has(MAP_FIXED));
                 Claim::new(LOADER, Evidence::Stack, if fixed { BSS } else { TLS })
@@ -148,7 +155,7 @@ impl Rule for LoaderRule {
                 || (world.is_image(mapping) && subject.region.sharing == Sharing::Private);
             let evidence =
                 if subject.region.origin == Origin::Kernel { Evidence::Kernel } else { Evidence::Name };
-            return image_file.then(|| image(subject, evidence));
+            return image_file.then(|| image(subject, world, evidence));
         }
         if !subject.is_private_anonymous() || subject.record.is_some() || subject.name() == b"[heap]" {
             return None;
@@ -177,7 +184,8 @@ impl Rule for LoaderRule {
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
         let holes = group.part(HOLE);
         let mut why = "the program and its libraries are mapped as whole files; only pages that run or are \
-                       read get into memory, and those are shared with other processes"
+                       read get into memory, and those that nobody wrote to are shared with all processes that map \
+                       the file"
             .to_string();
         let bss = group.part(BSS).virt;
         if bss > 0 {
@@ -270,11 +278,26 @@ fn is_plain(m: &Mapping) -> bool {
     m.file.is_none() && m.name.is_empty() && m.prot == Prot::RW
 }
 
-fn image(subject: &Subject<'_>, evidence: Evidence) -> Claim {
-    let part = if subject.is_reserved() { HOLE } else { IMAGE };
+fn image(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence) -> Claim {
+    let part = match subject.is_reserved() {
+        true if is_wide(subject, world) => HOLE,
+        true => GAP,
+        false => IMAGE,
+    };
     let claim = Claim::new(LOADER, evidence, part).merge(Merge::ByCategory);
     match subject.name() {
         b"" => claim,
         name => claim.instance(Instance::Named(name.to_vec())),
     }
+}
+
+/// By how much the addresses of a file's segments run ahead of their places in the file is a multiple of the alignment
+/// that it was linked for (p_align: p_vaddr and p_offset are congruent modulo it). Where that is none of [`WIDE`], linking
+/// for 4 KiB would change nothing.
+fn is_wide(subject: &Subject<'_>, world: &World<'_>) -> bool {
+    let vma = subject.region.vma;
+    let (Some(below), Some(above)) = (world.below(vma), world.above(vma)) else { return false };
+    let ahead = |m: &Mapping| m.range.start.0.wrapping_sub(m.offset);
+    let same_file = above.file.is_some() && above.file == below.file;
+    same_file && ahead(above).wrapping_sub(ahead(below)).is_multiple_of(WIDE)
 }

@@ -30,6 +30,7 @@ mod runs;
 mod sanitizer;
 mod sbcl;
 mod shared;
+mod svm;
 mod tcmalloc;
 mod v8;
 mod valgrind;
@@ -253,6 +254,7 @@ pub static RULES: &[&dyn Rule] = &[
     &ruby::RubyRule,
     &javascriptcore::JavaScriptCoreRule,
     &dotnet::DotnetRule,
+    &svm::SvmRule,
     &sbcl::SbclRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,

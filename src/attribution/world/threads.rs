@@ -48,6 +48,15 @@ impl<'a> Threads<'a> {
         inside.take_while(|place| *place < range.end).collect()
     }
 
+    /// The address in the C library's block for the one living thread, other than the first one, that has its block in
+    /// `range`.
+    pub fn only_block_in(&self, range: AddrRange) -> Option<Addr> {
+        let others = self.seen.thread_blocks.living.iter().filter(|(tid, _)| *tid != self.seen.pid);
+        let blocks = others.map(|(_, block)| *block);
+        let mut inside = blocks.filter(|block| range.contains(*block));
+        inside.next().filter(|_| inside.next().is_none())
+    }
+
     /// True if `range` holds the C library's block for a thread that has ended: its stack, kept for another one.
     pub fn has_ended_in(&self, range: AddrRange) -> bool {
         let ended = &self.seen.thread_blocks.ended;

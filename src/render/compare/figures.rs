@@ -56,14 +56,16 @@ fn verdict(delta: Delta) -> &'static str {
     }
 }
 
+/// A row of the medians: a spread may be as wide as its column.
+fn line(cells: [&str; 7]) -> String {
+    let [label, a, b, change, spread_a, spread_b, verdict] = cells;
+    let line = format!("  {label:<11}{a:>11}{b:>11}{change:>12} {spread_a:>17} {spread_b:>17} {verdict}");
+    line.trim_end().to_owned()
+}
+
 /// One row a figure: medians, change, spreads.
 pub(super) fn figures_table(base: &Side, side: &Side, options: TextOptions, out: &mut String) {
     let Some(effect) = &side.effect else { return };
-    let line = |cells: [&str; 7]| {
-        let [label, a, b, change, spread_a, spread_b, verdict] = cells;
-        let line = format!("  {label:<11}{a:>11}{b:>11}{change:>12}{spread_a:>18}{spread_b:>18} {verdict}");
-        line.trim_end().to_owned()
-    };
     let of = |what: &str, side: &Side| format!("{what} {}", side.name);
     let (a, b) = (of("median", base), of("median", side));
     let (spread_a, spread_b) = (of("spread of", base), of("spread of", side));
@@ -121,7 +123,7 @@ fn row(cells: [&str; 7]) -> String {
         0..=LABEL => format!("  {name:<3}{label:<LABEL$}"),
         _ => format!("  {name:<3}{label}\n     {:LABEL$}", ""),
     };
-    format!("{begin}{of:>5}{promised:>11}{saved:>12}{spread:>19}  {verdict}").trim_end().to_owned()
+    format!("{begin}{of:>5}{promised:>11}{saved:>12} {spread:>18}  {verdict}").trim_end().to_owned()
 }
 
 fn advice_rows(base: &Side, found: (&Side, &Effect, &Promise), options: TextOptions, out: &mut String) {
@@ -229,6 +231,20 @@ mod tests {
         assert_eq!(range(Unit::Bytes, (4096, 8192)), "4…8 KiB");
         assert_eq!(range(Unit::Bytes, (512 << 10, 3 << 20)), "512 KiB…3.0 MiB");
         assert_eq!(range(Unit::Count, (1, 2000)), "1…2,000");
+    }
+
+    #[test]
+    fn wide_cells_stay_apart() {
+        let (a, b) = ("1013.9 MiB…1.9 GiB", "1013.9 MiB…1014.2 GiB");
+        assert_eq!(range(Unit::Bytes, (1_063_151_207, 2 << 30)), "1013.9 MiB…2.0 GiB");
+        assert!(
+            line(["VIRT", "1.9 GiB", "1013.9 MiB", "-1013.9 MiB", a, b, ""])
+                .contains(&format!("MiB {a} {b}"))
+        );
+        assert!(
+            row(["B", "K=V", "VIRT", "1013.9 MiB", "-1013.9 MiB", b, "holds"])
+                .contains(&format!("MiB {b}  holds"))
+        );
     }
 
     #[test]

@@ -227,7 +227,7 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
     let events = &report.events;
     let mut counted = |count: u64, what: &str| {
         if count > 0 {
-            note(&format!("{} {what}", thousands(count)), options, out);
+            note(&of_number(count, what), options, out);
         }
     };
     // The backend notify makes its target wait rather than lose a call, but cannot always see what one has done.
@@ -247,6 +247,20 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
     if let Some(process) = main {
         process_notes(process, options, out);
     }
+}
+
+/// `2 stacks end early`, `1 stack ends early`: sentences are written for many.
+fn of_number(count: u64, what: &str) -> String {
+    const ONE: [(&str, &str); 5] = [
+        ("events were ", "event was "),
+        ("events are known without their stacks", "event is known without its stack"),
+        ("calls did ", "call did "),
+        ("stacks end ", "stack ends "),
+        ("page faults are ", "page fault is "),
+    ];
+    let one = ONE.iter().filter(|_| count == 1);
+    let text = one.fold(what.to_owned(), |text, (many, one)| text.replacen(many, one, 1));
+    format!("{} {text}", thousands(count))
 }
 
 fn process_notes(p: &Process, options: TextOptions, out: &mut String) {

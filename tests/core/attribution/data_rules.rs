@@ -69,7 +69,7 @@ fn a_function_on_the_stack_proves_it_and_what_is_left_of_it_is_promised() {
     assert_eq!(finding.rule.as_deref(), Some("foo.pool"));
     assert_eq!(
         finding.why,
-        "libfoo keeps a pool a thread; reserved by libhelper.so.1, called by libfoo.so.2, pool_init"
+        "libfoo keeps a pool a thread; reserved by libhelper.so.1, reached from libfoo.so.2, pool_init"
     );
     let fixes: Vec<_> =
         finding.fix.iter().map(|f| (f.knob.as_str(), f.saves_virt / MIB, f.saves_rss / MIB)).collect();
@@ -229,6 +229,20 @@ fn without_a_rule_the_library_and_the_function_are_named() {
             "libfoo.so.2, a function called by foo_open",
         ),
         (&["libc.so.6!__mmap", "libfoo.so.2@0x10", "program!main"], "libfoo.so.2, called by program, main"),
+        // others lie between
+        (
+            &["libc.so.6!__mmap", "libfoo.so.2@0x10", "libfoo.so.2@0x90", "libfoo.so.2!foo_open"],
+            "libfoo.so.2, a function reached from foo_open",
+        ),
+        (
+            &["libc.so.6!__mmap", "libfoo.so.2@0x10", "program@0x90", "program!main"],
+            "libfoo.so.2, reached from program, main",
+        ),
+        // where every thread and every program begins
+        (
+            &["libc.so.6!__mmap", "libfoo.so.2@0x10", "libc.so.6!start_thread"],
+            "libfoo.so.2, a function without a name",
+        ),
         (&["libc.so.6!__mmap", "libfoo.so.2@0x10", "program@0x10"], "libfoo.so.2, a function without a name"),
     ] {
         let mut case = Case::new();

@@ -478,8 +478,11 @@ fn the_loader_owns_images_bss_tls_and_holes() {
     case.vma((0x5500_0000_1000, 0x5500_0000_2000), "rw-p", "", Origin::Kernel);
     case.vma((0x7f00_0000_0000, 0x7f00_0000_3000), "rw-p", "", Origin::Event(tls));
     case.vma((0x7f00_0000_3000, 0x7f00_0000_4000), "r-xp", "/usr/lib/libfoo.so", Origin::Event(lib));
-    case.vma((0x7f00_0000_4000, 0x7f00_0010_0000), "---p", "/usr/lib/libfoo.so", Origin::Event(lib));
-    case.vma((0x7f00_0010_0000, 0x7f00_0010_d000), "rw-p", "", Origin::Event(bss));
+    case.vma((0x7f00_0000_4000, 0x7f00_0020_4000), "---p", "/usr/lib/libfoo.so", Origin::Event(lib));
+    let data =
+        case.vma((0x7f00_0020_4000, 0x7f00_0020_5000), "rw-p", "/usr/lib/libfoo.so", Origin::Event(lib));
+    case.observations.mappings[data].offset = 0x1000;
+    case.vma((0x7f00_0020_5000, 0x7f00_0021_2000), "rw-p", "", Origin::Event(bss));
     let found = case.attribute();
     let got: Vec<_> = pieces(&found).iter().map(|p| (p.2, p.3, p.4)).collect();
     assert_eq!(
@@ -490,10 +493,19 @@ fn the_loader_owns_images_bss_tls_and_holes() {
             ("loader", "TLS and loader data", "stack"),
             ("loader", "image", "stack"),
             ("loader", "hole between segments", "stack"),
+            ("loader", "image", "stack"),
             ("loader", "bss", "stack"),
         ]
     );
-    assert!(found.findings[0].fix[0].knob.contains("max-page-size=4096"));
+    let finding = &found.findings[0];
+    assert!(finding.fix[0].knob.contains("max-page-size=4096"));
+    // bss, and what the loader allocated, are no images
+    assert_eq!(finding.title, "2 ELF images and what belongs to them");
+    // data that lies one page further than in the file: linked for pages of 4 KiB
+    case.observations.mappings[data].offset = 0x20_0000;
+    let found = case.attribute();
+    assert_eq!(pieces(&found)[4].3, "page between segments");
+    assert!(found.findings[0].fix.is_empty(), "{:?}", found.findings[0].fix);
 }
 
 #[test]
@@ -903,4 +915,25 @@ fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
         finding.fix.iter().any(|fix| fix.knob.contains("stack_cache_size"))
     };
     assert!(advice((2, 36)) && advice((2, 34)) && !advice((2, 31)));
+}
+
+/// A call whose stack did not fit in the buffer says so, and nothing is made of its shape.
+#[test]
+fn what_is_not_explained_says_why() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libfoo.so!f"]);
+    let lost = case.mmap(PID, 3 * MIB, (RW, ANON), stack);
+    case.record(lost).stack = Err(vmaudit::model::NoStack::Lost);
+    case.vma((0x7f00_0000_0000, 0x7f00_0030_0000), "rw-p", "", Origin::Event(lost));
+    let found = case.attribute();
+    let finding = finding(&found, "unknown");
+    assert!(finding.why.contains("for which the buffer had no space (--ring-bytes)"), "{}", finding.why);
+
+    // traced, and nothing was lost: it was there before
+    let mut case = Case::new();
+    case.vma((0x7f00_0000_0000, 0x7f00_0030_0000), "rw-p", "", Origin::Preexisting);
+    case.reconciled.events = 1;
+    let found = case.attribute();
+    let finding = self::finding(&found, "unknown");
+    assert!(finding.why.ends_with("it was mapped before tracing began: no call was seen"), "{}", finding.why);
 }

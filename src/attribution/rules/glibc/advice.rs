@@ -94,7 +94,9 @@ fn library_caller(path: &CallPath) -> Option<&str> {
     let inside = path.run(entry + 1, |l: &Line| super::is_libc(&l.module));
     // start_thread and clone are the thread's root, not a library call
     let last = path.lines.get(entry + 1 + inside.len())?;
-    let named = inside.iter().rev().find_map(|l| l.function.as_deref())?;
+    // one entry calls another: posix_memalign is inlined into itself, reallocarray calls realloc
+    let named = inside.iter().rev().find(|l| l.function.is_some()).filter(|l| !l.is(ENTRIES))?;
+    let named = named.function.as_deref()?;
     (!last.module.is_empty() && !named.starts_with("clone") && !named.starts_with("__clone")).then_some(named)
 }
 

@@ -99,6 +99,7 @@ const INTERNAL: &[&str] = &[
     "sysmalloc_mmap_fallback",
     "_int_malloc",
     "_int_memalign",
+    "_mid_memalign",
     "_int_realloc",
     "_int_free",
     "__glibc_morecore",

@@ -6,7 +6,7 @@ use super::sizes::Sizes;
 use super::{CACHED, GUARD, LIVE, SIGNAL};
 use crate::attribution::findings::Fix;
 use crate::attribution::footprint::Footprint;
-use crate::attribution::rules::glibc::is_libc;
+use crate::attribution::rules::glibc::{MARK, is_libc};
 use crate::attribution::rules::{Advice, Group, RULES, World};
 use crate::attribution::units::exact_size;
 use crate::model::Overcommit;
@@ -65,7 +65,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         let fewer = "figure for one thread beside the first; each that goes takes its malloc arena along";
         advice = advice.fix(Fix::new("OMP_NUM_THREADS=2", all_but_one, 0).note(fewer));
     }
-    if cached > 0 {
+    if cached > 0 && keeps_stacks(group, world) {
         let Footprint { virt, rss, .. } = group.part(CACHED);
         // The tunable came with 2.34.
         if virt > 0 && world.libc_version().is_none_or(|version| version >= (2, 34)) {
@@ -268,9 +268,18 @@ fn why(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes))
             (n, all) if n == all => "their threads have exited".to_string(),
             (n, _) => format!("{n} of them belonged to threads that have exited"),
         };
-        why += &format!("; {whose}: the C library keeps up to 40 MiB of such stacks for the next threads");
+        why += &format!("; {whose}");
+        if keeps_stacks(group, world) {
+            why += ": the C library keeps up to 40 MiB of such stacks for the next threads";
+        }
     }
     why
+}
+
+/// Only glibc keeps stacks of threads that have ended: musl unmaps them, those of joinable ones when they are joined.
+fn keeps_stacks(group: &Group<'_>, world: &World<'_>) -> bool {
+    let by_path = || group.path.is_some_and(|path| path.any(|line| is_libc(&line.module)));
+    world.has_file(is_libc) || world.has_mark(MARK) || by_path()
 }
 
 /// A full cache holds more of smaller stacks: what those would take that do not fit now.

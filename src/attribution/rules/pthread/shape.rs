@@ -63,6 +63,9 @@ fn is_hidden_guard(subject: &Subject<'_>, world: &World<'_>) -> bool {
 
 /// Where a region that holds stacks is cut: at hidden guards, and between stacks without any.
 pub fn cuts(region: &Region, world: &World<'_>) -> Vec<Addr> {
+    if let Some(end) = end_of_stack(region, world) {
+        return vec![end];
+    }
     if !may_hold_stacks(region, world) {
         return Vec::new();
     }
@@ -73,6 +76,22 @@ pub fn cuts(region: &Region, world: &World<'_>) -> Vec<Addr> {
     let Some(each) = merged_stacks(region, world) else { return Vec::new() };
     let count = region.range.len() / each;
     (1..count).map(|n| region.range.start.saturating_add(n * each)).collect()
+}
+
+/// Where a thread's stack ends above its guard, if that is not the end of the VMA: without MAP_STACK in their flags the
+/// kernel makes one VMA of it and what was mapped right above. The C library's block for the thread lies in the stack's
+/// last page (glibc nptl/allocatestack.c, musl src/thread/pthread_create.c), also where the program gave it the memory.
+fn end_of_stack(region: &Region, world: &World<'_>) -> Option<Addr> {
+    let own = world.mappings().get(region.vma)?;
+    let guard = world.below(region.vma)?;
+    let plain = |m: &Mapping| m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private;
+    let is_guarded = guard.prot.is_none() && guard.range.len() <= MAX_GUARD && plain(guard);
+    let is_whole = own.range == region.range && own.prot == Prot::RW && plain(own);
+    if !is_guarded || !is_whole || world.record(region).is_some() {
+        return None;
+    }
+    let end = world.threads.only_block_in(region.range)?.saturating_add(1).page_up();
+    (end < region.range.end).then_some(end)
 }
 
 /// The part of a region, cut as [`cuts`] says, that is one stack with its guard.
