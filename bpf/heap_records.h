@@ -48,7 +48,7 @@ static __always_inline void fill_heap(struct vmaudit_record *record, struct trac
 	record->args[2] = event->args[2];
 	record->args[3] = event->args[3];
 	record->args[4] = event->code;
-	record->args[5] = 0;
+	record->args[5] = event->frames;
 	record->total_vm = 0;
 	ARCH_REGS(record, regs);
 }
@@ -94,12 +94,17 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 					    struct pt_regs *regs, struct heap_event *event)
 {
 	__u64 flags = 0;
-	int copied;
+	int copied, frames;
 
 	/* A site's stack is sent once, and many counted allocations have no stack without it: it may have the
 	 * space that is kept for the accounts. */
 	if (event->op != VMAUDIT_OP_SITE && !has_room_for_stack())
 		return false;
+	frames = interpreter_frames(task, regs->sp, event->op == VMAUDIT_OP_SITE ? MANAGED_INSIST : MANAGED_SEND);
+	/* the next one with that number tries again */
+	if (frames == MANAGED_LOST && event->op == VMAUDIT_OP_SITE)
+		return false;
+	event->frames = frames == MANAGED_DONE;
 	note_returns(task, thread);
 	measure_stack(task, thread, regs->sp, INSIST, &flags);
 	copied = heap_stack_whole(thread, regs, event, flags);

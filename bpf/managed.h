@@ -2,8 +2,8 @@
 /*
  * Frames of an interpreter, read while the thread that has them is in its call: later they are gone.
  *
- * User space says in which files interpreters are, and where they keep what (VMAUDIT_INTERPRETER_FILES). That a
- * process has one is seen here, when it maps or executes such a file, so that its first call has its frames.
+ * User space says in which files interpreters are, and where they keep what (VMAUDIT_INTERPRETER_FILES); which
+ * process has one, interpreters.h.
  *
  * All is read from the process' own memory, and may be anything: each object is known by its type, and what is
  * not as it should be ends the list as broken.
@@ -16,10 +16,9 @@
 #include "stack.h"
 #include "threads.h"
 
-#define PROT_EXEC 4
 #define MOST_INTERPRETERS 4096
 #define MOST_THREADS 4096   /* that are searched for one's own */
-#define MOST_FRAMES 4096    /* that are examined for where the last one belongs */
+#define MOST_EXAMINED 4096  /* frames, for where the last one belongs */
 #define MOST_OWN 4          /* interpreters that a thread is in */
 #define FRAME_HEAD 128      /* space for a frame's first bytes, and how many are read */
 #define FRAME_READ 80
@@ -73,6 +72,7 @@ struct managed_copy {
 	__u64 runtime;
 	__u64 mm;
 	__u64 control_block;
+	__u64 numbers[2]; /* of all frames */
 	struct vmaudit_record record;
 	struct vmaudit_managed_frame frames[VMAUDIT_MANAGED_FRAMES];
 	__u64 codes[VMAUDIT_MANAGED_FRAMES]; /* that `frames` run */
@@ -109,63 +109,6 @@ static __always_inline __u64 user_word(__u64 at)
 	return word;
 }
 
-struct file_search {
-	struct vmaudit_interpreter_files *files;
-	__u64 ino;
-	__u32 dev;
-	__u32 found; /* index + 1 */
-};
-
-static long compare_file(__u32 index, struct file_search *search)
-{
-	struct vmaudit_interpreter_file *file;
-
-	if (index >= VMAUDIT_INTERPRETER_FILES)
-		return 1;
-	file = file_at(search->files, index);
-	if (file->ino != search->ino || file->dev != search->dev)
-		return 0;
-	search->found = index + 1;
-	return 1;
-}
-
-/* A file's code is in the address space from now on: at `start` is, or would be, its first byte, mapped from `offset`
- * on; 0: its code is at mm->start_code. A page of it that is mapped once more (as libffi does for its trampolines) is
- * no other place. Without an interpreter in it, what an executed file replaces is forgotten. */
-__noinline int note_code(__u64 ino, __u32 dev, __u64 start, __u64 offset)
-{
-	struct mm_struct *mm = mm_of(bpf_get_current_task_btf());
-	struct file_search search = { .files = files_with_interpreters(), .ino = ino, .dev = dev };
-	struct vmaudit_interpreter interpreter = {};
-	struct vmaudit_interpreter_file *file;
-	__u64 key = (__u64)mm;
-	__u32 index;
-
-	if (!search.files || !mm)
-		return 0;
-	bpf_loop(search.files->count, compare_file, &search, 0);
-	index = search.found - 1;
-	if (index >= VMAUDIT_INTERPRETER_FILES) {
-		if (!start)
-			bpf_map_delete_elem(&interpreters, &key);
-		return 0;
-	}
-	file = file_at(search.files, index);
-	if (start && offset != file->code_offset)
-		return 0;
-	/* a library in a process that has an interpreter, or is such a program itself */
-	if (start && file->left_stacks.thread && bpf_map_lookup_elem(&interpreters, &key))
-		return 0;
-	interpreter.file = index;
-	if (start)
-		interpreter.runtime = start + file->from_start;
-	else
-		interpreter.runtime = BPF_CORE_READ(mm, start_code) + file->from_code;
-	bpf_map_update_elem(&interpreters, &key, &interpreter, BPF_ANY);
-	search.files->mapped = 1;
-	return 0;
-}
-
 /* Whether a walk is worth it at all. */
 static __always_inline bool is_any_mapped(void)
 {
@@ -174,20 +117,6 @@ static __always_inline bool is_any_mapped(void)
 
 	files = bpf_map_lookup_elem(&interpreter_files, &zero);
 	return files && files->mapped;
-}
-
-/* The child has what its parent has. */
-static __always_inline void note_copy(__u64 mm, __u64 child)
-{
-	struct vmaudit_interpreter *found;
-
-	if (!is_any_mapped())
-		return;
-	found = bpf_map_lookup_elem(&interpreters, &mm);
-	if (found)
-		bpf_map_update_elem(&interpreters, &child, found, BPF_ANY);
-	else
-		bpf_map_delete_elem(&interpreters, &child);
 }
 
 struct code_record {
@@ -419,6 +348,10 @@ static long take_frame(__u32 index, struct managed_walk *walk)
 	out->under = 0;
 	out->code = number;
 	out->at = copy->frame_head[layout->frame_instruction >> 3 & 15] - code - layout->code_bytes;
+	copy->numbers[0] = (copy->numbers[0] ^ number ^ out->at << 48) * 0x9e3779b97f4a7c15ULL;
+	copy->numbers[0] ^= copy->numbers[0] >> 32;
+	copy->numbers[1] = (copy->numbers[1] + number + out->at) * 0xc2b2ae3d27d4eb4fULL;
+	copy->numbers[1] ^= copy->numbers[1] >> 29;
 	copy->count += 1;
 	copy->open = 1;
 	if (layout->frame_entry != VMAUDIT_NOT_THERE && head[layout->frame_entry & 127]) {
@@ -456,9 +389,22 @@ static long send_unsent(__u32 index, struct managed_walk *walk)
 	return 0;
 }
 
-/* Sends the frames that an interpreter has on the current thread's stack, before the record that they belong
- * to. Global, so that it is verified once. */
-__noinline int send_managed(void)
+/* What to do with an interpreter's frames. */
+enum managed_task {
+	MANAGED_SEND,   /* before the record that they belong to */
+	MANAGED_INSIST, /* the same, also where stacks are not sent any more */
+	MANAGED_NUMBER, /* only to leave their numbers in the thread's `managed_numbers` */
+};
+
+enum managed_outcome {
+	MANAGED_NONE,
+	MANAGED_DONE,
+	MANAGED_LOST, /* counted */
+};
+
+/* Reads the frames that an interpreter has on the current thread's stack, which is at `sp`: an enum managed_outcome.
+ * Global, so that it is verified once. */
+__noinline int send_managed(__u64 sp, __u32 to_do)
 {
 	struct vmaudit_interpreter_files *files = files_with_interpreters();
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -469,20 +415,21 @@ __noinline int send_managed(void)
 	struct managed_copy *copy;
 	__u64 mm = (__u64)mm_of(task), key = mm, bytes;
 	__u32 index, zero = 0;
+	int outcome = MANAGED_NONE;
 
 	if (!files || !thread)
-		return 0;
+		return MANAGED_NONE;
 	interpreter = bpf_map_lookup_elem(&interpreters, &key);
 	copy = bpf_map_lookup_elem(&managed_copies, &zero);
 	if (!interpreter || !copy)
-		return 0;
+		return MANAGED_NONE;
 	index = interpreter->file;
 	if (index >= VMAUDIT_INTERPRETER_FILES)
-		return 0;
+		return MANAGED_NONE;
 	/* or preempted by another task that is here, too */
-	if (!has_room_for_stack() || copy->busy) {
+	if ((to_do == MANAGED_SEND && !has_room_for_stack()) || copy->busy) {
 		count(VMAUDIT_LOST_MANAGED);
-		return 0;
+		return MANAGED_LOST;
 	}
 	*(volatile __u64 *)&copy->busy = 1;
 	walk.about = file_at(files, index);
@@ -494,6 +441,7 @@ __noinline int send_managed(void)
 	copy->control_block = ARCH_THREAD_POINTER(task);
 	copy->last_code = copy->last_number = 0;
 	copy->unsent = copy->found = copy->at_own = copy->count = copy->open = copy->frame = copy->run = copy->thread = 0;
+	copy->numbers[0] = copy->numbers[1] = 0;
 	copy->end = VMAUDIT_MANAGED_WHOLE;
 	copy->interpreter = user_word(copy->runtime + layout->interpreters);
 	if (is_still_own(copy, layout, thread->managed)) {
@@ -504,24 +452,30 @@ __noinline int send_managed(void)
 		thread->managed = copy->found == 1 ? copy->own[0] : 0;
 	}
 	if (copy->found) {
-		bpf_loop(MOST_FRAMES, take_frame, &walk, 0);
-		if (copy->unsent)
+		bpf_loop(MOST_EXAMINED, take_frame, &walk, 0);
+		if (copy->unsent && to_do != MANAGED_NUMBER)
 			bpf_loop(VMAUDIT_MANAGED_FRAMES, send_unsent, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
 		copy->record.args[0] = copy->count;
 		copy->record.args[1] = copy->end;
-		copy->record.args[2] = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
+		copy->record.args[2] = sp;
 		bytes = copy->count * sizeof(struct vmaudit_managed_frame);
 		copy->record.payload = bytes;
 		bytes += sizeof(struct vmaudit_record);
 		CLAMP(bytes, sizeof(copy->record) + sizeof(copy->frames));
-		if (copy->count || copy->end) {
-			if (bpf_ringbuf_output(&ring, &copy->record, bytes, BPF_RB_NO_WAKEUP))
-				count(VMAUDIT_LOST_MANAGED);
+		if (copy->count || copy->end)
+			outcome = MANAGED_DONE;
+		if (to_do == MANAGED_NUMBER) {
+			thread->managed_numbers[0] = copy->numbers[0] + copy->end;
+			thread->managed_numbers[1] = copy->numbers[1] + copy->end;
+		} else if (outcome == MANAGED_DONE &&
+			   bpf_ringbuf_output(&ring, &copy->record, bytes, BPF_RB_NO_WAKEUP)) {
+			count(VMAUDIT_LOST_MANAGED);
+			outcome = MANAGED_LOST;
 		}
 	}
 	*(volatile __u64 *)&copy->busy = 0;
-	return 0;
+	return outcome;
 }
 
 #endif

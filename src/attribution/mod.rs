@@ -31,7 +31,7 @@ pub use rules::data::{
 };
 pub use rules::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
-    place_option,
+    own_blocks, place_option,
 };
 
 use crate::ledger::{Origin, Reconciled};

@@ -23,7 +23,7 @@ mod words;
 
 pub use crate::attribution::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
-    place_option, units,
+    own_blocks, place_option, units,
 };
 pub use build::{ProcessAudit, RANGES_SHOWN, ReportBuilder, build, build_for_text, summarize};
 pub use facts::{EventCounts, Inside, ProcessFacts, RunFacts};

@@ -1,9 +1,10 @@
 //! Programs of managed runtimes that wait, and snapshots of them.
 
 use super::report::{list, number};
-use super::{Audit, AuditReport, Guard, finished, vmaudit};
+use super::{Audit, AuditReport, Guard, finished, skip, skip_without_bpf, vmaudit};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,29 @@ pub fn installed(name: &str) -> Option<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     places.insert(0, PathBuf::from("/usr/bin"));
     places.into_iter().map(|folder| folder.join(name)).find(|file| file.exists())
+}
+
+/// The interpreters on this machine whose frames are read; and those in `$VMAUDIT_PYTHONS`, separated by colons.
+pub fn pythons() -> Vec<PathBuf> {
+    let more = std::env::var_os("VMAUDIT_PYTHONS").unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> =
+        std::env::split_paths("/usr/bin").chain(std::env::split_paths(&path)).collect();
+    let named = (11..=14).map(|minor| format!("python3.{minor}"));
+    let on_path = named.flat_map(|name| folders.iter().map(|folder| folder.join(&name)).collect::<Vec<_>>());
+    let is_program = |file: &PathBuf| fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
+    let all: BTreeSet<PathBuf> =
+        std::env::split_paths(&more).chain(on_path).filter_map(|file| fs::canonicalize(file).ok()).collect();
+    all.into_iter().filter(is_program).collect()
+}
+
+/// The same; a line says where there are none.
+pub fn pythons_or_skip(test: &str) -> Vec<PathBuf> {
+    let found = if skip_without_bpf(test) { Vec::new() } else { pythons() };
+    if found.is_empty() {
+        skip(test, "no python3.11 to python3.14");
+    }
+    found
 }
 
 /// A program that says READY and waits.

@@ -283,7 +283,7 @@ pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
         Some(stack) => {
             let rest = width.saturating_sub(function.chars().count() + 3);
             let of = |frames: &[Frame]| Stack { frames: frames.to_vec(), ..Stack::default() };
-            let own = own_frames(stack);
+            let own = of_user(own_frames(stack));
             let all = chain(&of(own), rest);
             // not even the outermost fits: the innermost in full is better than a part of each
             let cut = all.ends_with('…') && own.len() > 1;
@@ -292,6 +292,13 @@ pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
         }
         None => truncated(&format!("{function} ({})", no_stack(row)), width),
     }
+}
+
+/// From the innermost function on that the user wrote in a managed language: what the interpreter does for it is in
+/// the stack.
+fn of_user(frames: &[Frame]) -> &[Frame] {
+    let first = frames.iter().position(|f| f.managed && f.role == Role::Program);
+    first.and_then(|at| frames.get(at..)).unwrap_or(frames)
 }
 
 /// Without what is below every program's own functions: `_start`, `clone`, and the C library's functions

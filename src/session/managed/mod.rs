@@ -9,7 +9,8 @@ use crate::attribution::rules::{interpreters, left_stacks};
 use crate::capture::{InterpreterFile, Interpreters};
 use crate::model::hash::IntMap;
 use crate::model::stack::{
-    CodeFile, FindLeftStacks, FoundRuntime, Interpreter, ManagedCode, ManagedEnd, ManagedFrames,
+    CodeFile, FindLeftStacks, FoundInterpreter, FoundRuntime, Interpreter, ManagedCode, ManagedEnd,
+    ManagedFrames, NotReadable,
 };
 use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
 use crate::objects::patterns::code_like;
@@ -39,6 +40,22 @@ enum Found {
 
 /// What is shown where frames were left out.
 const CUT: &str = "[more frames, which were not copied]";
+
+/// The same, as a frame.
+pub fn cut(stacks: &mut StackTable) -> Frame {
+    stacks.managed_frame(SourcePlace { function: CUT.to_owned(), file: String::new(), line: None })
+}
+
+/// The interpreter that a file has, if its frames are read, or why not.
+pub fn interpreter_in(object: &Object) -> Option<Result<FoundInterpreter, NotReadable>> {
+    let exports = Exports(object);
+    interpreters().find_map(|interpreter| (interpreter.find)(&exports))
+}
+
+/// What an interpreter shows of code that runs at a place in it; None: nothing.
+pub fn place(code: &ManagedCode, at: u64) -> Option<SourcePlace> {
+    interpreters().find_map(|interpreter| (interpreter.place)(code, at))
+}
 
 #[derive(Default)]
 pub struct Managed {
@@ -188,8 +205,7 @@ impl Managed {
             run.extend(self.frame(frame.code, frame.at, codes, stacks));
             let Some(under) = frame.under else { continue };
             if at + 1 == managed.frames.len() && managed.end == ManagedEnd::Cut {
-                let place = SourcePlace { function: CUT.to_owned(), file: String::new(), line: None };
-                run.push(stacks.managed_frame(place));
+                run.push(cut(stacks));
             }
             let Some(before) = position(walked.pointers, native.completeness, under) else {
                 self.misplaced += 1;

@@ -204,6 +204,9 @@ impl<'a> Watcher<'a> {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
         }
         self.say_probed();
+        // Probes belong to files: vmaudit's own allocations would hit them while it makes the report.
+        self.heap.prober().remove();
+        traced.pipeline.managed.notes().iter().for_each(say);
         let troubles = {
             let mut heap = self.watch.borrow_mut();
             heap.note_losses(self.heap.counters());
