@@ -78,7 +78,7 @@ static __always_inline struct space_ids *ids_of(struct task_struct *task, bool m
 
 #define MAP_IS_FIXED 16 /* MAP_FIXED */
 #define NOTHING_MAPPED 2 /* ENOENT */
-#define MOST_WALKED 128
+#define MOST_FRAMES 128
 #define CHAINED 8
 
 struct walk {
@@ -172,26 +172,10 @@ static __noinline bool walk_stack(struct pt_regs *regs, struct vmaudit_heap_site
 			walk.trampoline = trampoline_of(task);
 		}
 	}
-	bpf_loop(MOST_WALKED, walk_frame, &walk, 0);
+	bpf_loop(MOST_FRAMES, walk_frame, &walk, 0);
 	key->first = walk.first;
 	key->second = walk.second;
 	return walk.done;
-}
-
-/* What an interpreter runs is part of the stack, too. False where that could not be read. */
-static __always_inline bool add_frames(struct task_struct *task, __u64 sp, struct vmaudit_heap_site_key *key)
-{
-	struct traced_thread *thread;
-	int frames = interpreter_frames(task, sp, MANAGED_NUMBER);
-
-	if (frames != MANAGED_DONE)
-		return frames == MANAGED_NONE;
-	thread = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!thread)
-		return false;
-	key->first ^= thread->managed_numbers[0];
-	key->second += thread->managed_numbers[1];
-	return true;
 }
 
 /* Takes a counted block out; it is outstanding still. */
@@ -282,7 +266,7 @@ static __noinline int combined_allocated(struct pt_regs *regs, __u64 address, st
 	block->size = call->size;
 	block->site.function = call->function;
 	block->site.code = ids->code;
-	if (!walk_stack(regs, &block->site) || !add_frames(task, regs->sp, &block->site))
+	if (!walk_stack(regs, &block->site))
 		return COMBINED_NOT;
 	site = site_of(task, block, key.space);
 	if (!site)
