@@ -13,6 +13,13 @@ use std::process::Command;
 #[path = "src/attribution/rules/data/format/mod.rs"]
 mod format;
 
+/// What it needs of the model, under the same path.
+#[allow(dead_code)]
+#[path = "src/model"]
+mod model {
+    pub mod toml_file;
+}
+
 /// The HTML pages, but for what they show.
 #[path = "src/render/html/assemble.rs"]
 mod assemble;

@@ -1,9 +1,8 @@
-//! What an event costs the ledger, and a look at a large address space:
+//! What an event costs the ledger, and a snapshot of a large address space:
 //! `cargo bench --bench ledger`.
 
 use std::time::{Duration, Instant};
 use vmaudit::ledger::AddressSpaces;
-use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{
     Addr, AddrRange, EventId, Mapping, MmKey, NoStack, Observations, PAGE, Prot, Sharing, Task, Tid, VmEvent,
     VmOp,
@@ -110,30 +109,11 @@ fn many_maps(n: u64) -> (Vec<VmEvent>, Vec<Mapping>) {
 fn snapshot_of(mappings: Vec<Mapping>) -> Observations {
     Observations {
         pid: PID,
-        moment: SnapshotMoment::Live,
         begun_ns: u64::MAX,
         ended_ns: u64::MAX,
         mappings,
-        residency: Residency {
-            source: ResidencySource::None,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
-        },
-        details: vmaudit::model::VmaDetails::default(),
-        threads: Vec::new(),
-        thread_blocks: Default::default(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
-        comm: Vec::new(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        limits: vmaudit::model::Limits::default(),
-        code: vmaudit::model::CodeMarks::default(),
-        blocks: Vec::new(),
         aslr: true,
-        gaps: Vec::new(),
+        ..Observations::default()
     }
 }
 

@@ -41,7 +41,7 @@ static long try_lookup(__u32 index, struct lookup *lookup)
 }
 
 enum patience {
-	ASK_ONCE,
+	TRY_ONCE,
 	INSIST,
 };
 
@@ -54,7 +54,7 @@ static __always_inline bool find_vma(struct task_struct *task, __u64 at, enum pa
 
 	if (!bpf_find_vma(task, at, remember_vma, found, 0))
 		return true;
-	if (patience == ASK_ONCE)
+	if (patience == TRY_ONCE)
 		return false;
 	lookup.at = at;
 	bpf_loop(LOOKUPS, try_lookup, &lookup, 0);

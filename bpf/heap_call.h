@@ -5,8 +5,6 @@
 #ifndef VMAUDIT_HEAP_CALL_H
 #define VMAUDIT_HEAP_CALL_H
 
-#include "managed.h"
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VMAUDIT_HEAP_FUNCTIONS);
@@ -63,25 +61,6 @@ struct {
 	__type(key, int);
 	__type(value, struct heap_call);
 } calls SEC(".maps");
-
-/* enum managed_task to enum managed_outcome; of a goroutine's stack nothing is read here. */
-static __always_inline int interpreter_frames(struct task_struct *task, __u64 sp, __u32 to_do)
-{
-	struct vmaudit_interpreter_files *files = files_with_interpreters();
-	__u64 mm = (__u64)mm_of(task);
-	struct vmaudit_interpreter *found;
-	__u32 index;
-
-	if (!files || !files->mapped)
-		return MANAGED_NONE;
-	found = bpf_map_lookup_elem(&interpreters, &mm);
-	if (!found)
-		return MANAGED_NONE;
-	index = found->file;
-	if (index >= VMAUDIT_INTERPRETER_FILES || file_at(files, index)->left_stacks.thread)
-		return MANAGED_NONE;
-	return send_managed(sp, to_do);
-}
 
 static __always_inline void heap_count(enum vmaudit_heap_counter which)
 {

@@ -254,7 +254,7 @@ static __noinline int combined_allocated(struct pt_regs *regs, __u64 address, st
 
 	if (combined_take(task, address, &call->stale))
 		combined_freed(&call->stale, true);
-	/* vfork's child is a guest in its parent's address space: its counts are not its own */
+	/* vfork's child runs in its parent's address space: its counts are not its own */
 	if (BPF_CORE_READ(task, vfork_done))
 		return COMBINED_NOT;
 	ids = ids_of(task, true);
@@ -288,7 +288,7 @@ static __always_inline void combined_named(struct vmaudit_heap_site_key *key)
 		site->named = 1;
 }
 
-/* ---- address spaces come and go ------------------------------------------------------------- */
+/* ---- creation and end of address spaces ------------------------------------------------------------- */
 
 static __always_inline bool is_file(struct task_struct *task, __u64 at)
 {
@@ -331,7 +331,7 @@ static __always_inline int on_unmapping(struct pt_regs *regs, long id)
 	return 0;
 }
 
-/* It is gone: what was learned meanwhile is void, too. */
+/* It is gone: what was cached meanwhile is invalid, too. */
 static __always_inline int on_unmapped(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

@@ -13,7 +13,7 @@ struct entry {
 };
 
 /* Loads from the context have to be at fixed offsets. */
-static __always_inline void look_at_entry(struct entry *entry, struct pt_regs *regs)
+static __always_inline void read_entry(struct entry *entry, struct pt_regs *regs)
 {
 	entry->arguments[0] = 0;
 	entry->arguments[1] = ARCH_FUNCTION_ARG1(regs);
@@ -136,7 +136,7 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 		return false;
 	know_numbers(task, thread);
 	action = function->action;
-	look_at_entry(entry, regs);
+	read_entry(entry, regs);
 	call = bpf_task_storage_get(&calls, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!call) {
 		heap_count(VMAUDIT_HEAP_UNTRACKED);

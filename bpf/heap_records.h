@@ -5,6 +5,7 @@
 #ifndef VMAUDIT_HEAP_RECORDS_H
 #define VMAUDIT_HEAP_RECORDS_H
 
+#include "managed.h"
 #include "record.h"
 
 static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct traced_thread *thread,
@@ -74,7 +75,7 @@ static __always_inline enum copied heap_stack_whole(struct traced_thread *thread
 	HEAP_CLASS(32768)
 	HEAP_CLASS(65536)
 	HEAP_CLASS(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 /* As send_with_holes() of vmaudit.bpf.c: pages that are not there are zeros. */
@@ -87,24 +88,40 @@ static __noinline int heap_stack_with_holes(struct traced_thread *thread, struct
 	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_HEAP)
 	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_HEAP)
 	SEND_STACK_WITH_HOLES(262144, ring, wake, FILL_HEAP)
-	return NO_ROOM;
+	return NO_SPACE;
+}
+
+/* True where an interpreter's were sent. Of a goroutine's stack nothing is read here; and nothing at all where stacks
+ * are counted by their native frames alone. */
+static __always_inline bool send_interpreted(struct task_struct *task, __u64 sp)
+{
+	struct vmaudit_interpreter_files *files = files_with_interpreters();
+	__u64 mm = (__u64)mm_of(task);
+	struct vmaudit_interpreter *found;
+	__u32 index;
+
+	if (combined || !files || !files->mapped)
+		return false;
+	found = bpf_map_lookup_elem(&interpreters, &mm);
+	if (!found)
+		return false;
+	index = found->file;
+	if (index >= VMAUDIT_INTERPRETER_FILES || file_at(files, index)->left_stacks.thread)
+		return false;
+	return send_managed(sp);
 }
 
 static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
 					    struct pt_regs *regs, struct heap_event *event)
 {
 	__u64 flags = 0;
-	int copied, frames;
+	int copied;
 
 	/* A site's stack is sent once, and many counted allocations have no stack without it: it may have the
 	 * space that is kept for the accounts. */
-	if (event->op != VMAUDIT_OP_SITE && !has_room_for_stack())
+	if (event->op != VMAUDIT_OP_SITE && !has_space_for_stack())
 		return false;
-	frames = interpreter_frames(task, regs->sp, event->op == VMAUDIT_OP_SITE ? MANAGED_INSIST : MANAGED_SEND);
-	/* the next one with that number tries again */
-	if (frames == MANAGED_LOST && event->op == VMAUDIT_OP_SITE)
-		return false;
-	event->frames = frames == MANAGED_DONE;
+	event->frames = send_interpreted(task, regs->sp);
 	note_returns(task, thread);
 	measure_stack(task, thread, regs->sp, INSIST, &flags);
 	copied = heap_stack_whole(thread, regs, event, flags);

@@ -2,9 +2,10 @@
 /*
  * Stacks that user space knows: of them, their numbers are sent.
  *
- * Where every frame is found at a fixed distance from the stack pointer, a stack is identified by where the call
- * came from, by how much stack there is, and by the return addresses at those distances (src/unwind/memo.rs):
- * all of it is compared here, so that an equal stack is the same stack, and nothing else is taken for it.
+ * Where every frame is found by fixed offsets from the stack pointer or from a register that was saved, a stack is
+ * identified by where the call came from, by how much stack there is, and by the return addresses and the saved registers
+ * at their places (src/unwind/memo.rs): all of it is compared here, so that an equal stack is the same stack, and nothing
+ * else is taken for it.
  */
 #ifndef VMAUDIT_KNOWN_H
 #define VMAUDIT_KNOWN_H
@@ -37,20 +38,23 @@ struct {
 	__type(value, struct stack_copy);
 } stack_copies SEC(".maps");
 
-/* Whether all return addresses are where they were. A loop in the program: a call of bpf_loop() for each frame took
- * a third of the whole program's time. */
-static __always_inline bool same_returns(struct vmaudit_known_stack *known, struct stack_copy *copy, __u64 frames)
+/* Whether all words are as they were. A loop in the program: a call of bpf_loop() for each frame took a third of the whole
+ * program's time. */
+static __always_inline bool same_words(struct vmaudit_known_stack *known, struct stack_copy *copy, __u64 words, __u64 sp)
 {
-	__u64 distance;
+	__u64 distance, relative;
 	int i;
 
-	for (i = 0; i < VMAUDIT_KNOWN_FRAMES; i++) {
-		if (i >= frames)
+	for (i = 0; i < VMAUDIT_KNOWN_WORDS; i++) {
+		if (i >= words)
 			return true;
 		distance = known->distances[i];
+		relative = distance & VMAUDIT_KNOWN_RELATIVE;
+		distance -= relative;
 		if (distance > VMAUDIT_KNOWN_SPAN)
 			return false;
-		if (*(__u64 *)(copy->bytes + distance) != known->returns[i])
+		/* no branch, which the verifier would follow twice at each word */
+		if (*(__u64 *)(copy->bytes + distance) - (sp & -relative) != known->expected[i])
 			return false;
 	}
 	return true;
@@ -67,18 +71,18 @@ static __always_inline __u64 version_of(struct vmaudit_known_stack *known)
 
 static __always_inline __u64 compare_stack(struct vmaudit_known_stack *known, struct stack_copy *copy, __u64 sp)
 {
-	__u64 version = version_of(known), number = known->number, frames = known->frames, span = known->span;
+	__u64 version = version_of(known), number = known->number, words = known->words, span = known->span;
 
-	if (version & 1 || frames > VMAUDIT_KNOWN_FRAMES || span > VMAUDIT_KNOWN_SPAN)
+	if (version & 1 || words > VMAUDIT_KNOWN_WORDS || span > VMAUDIT_KNOWN_SPAN)
 		return 0;
 	if (bpf_probe_read_user(copy->bytes, span, (void *)sp))
 		return 0;
-	return same_returns(known, copy, frames) && version_of(known) == version ? number : 0;
+	return same_words(known, copy, words, sp) && version_of(known) == version ? number : 0;
 }
 
 /* The number of a stack of which there are `depth` bytes; 0: not known. Global, so that it is verified once; all that it
  * needs is handed over, because another lookup for each call takes longer. */
-__noinline __u64 find_known_stack(struct extra *extra, __u64 ip, __u64 sp, __u64 depth)
+__noinline __u64 find_known_stack(struct extra *extra, __u64 ip, __u64 sp, __u64 depth, __u64 bp)
 {
 	struct vmaudit_known_stack *known;
 	struct stack_copy *copy;
@@ -98,6 +102,8 @@ __noinline __u64 find_known_stack(struct extra *extra, __u64 ip, __u64 sp, __u64
 		at = ((hash >> 40) + way) & (VMAUDIT_KNOWN_STACKS - 1);
 		known = bpf_map_lookup_elem(&known_stacks, &at);
 		if (!known || known->mm != mm || known->ip != ip || known->depth != depth)
+			continue;
+		if (known->by_frame_pointer && bp - sp != known->frame_pointer)
 			continue;
 		number = compare_stack(known, copy, sp);
 	}

@@ -56,25 +56,25 @@ __noinline int send_goroutine(__u32 index, __u64 word)
 	__u64 running, sp, to_copy, bounds[2] = {};
 
 	if (!files || !thread || index >= VMAUDIT_INTERPRETER_FILES)
-		return NO_ROOM;
+		return NO_SPACE;
 	layout = &file_at(files, index)->left_stacks;
 	running = layout->running_in_word ? user_word(word) : layout->running;
 	/* the loader has not written it yet */
 	if (!running)
-		return NO_ROOM;
+		return NO_SPACE;
 	running = user_word(ARCH_THREAD_POINTER(task) + running);
 	of.on = user_word(running + layout->thread);
 	/* on a goroutine's stack, or a signal's */
 	if (!of.on || user_word(of.on) != running)
-		return NO_ROOM;
+		return NO_SPACE;
 	of.at = user_word(of.on + layout->current);
 	if (!of.at || user_word(of.at + layout->thread) != of.on)
-		return NO_ROOM;
+		return NO_SPACE;
 	if (bpf_probe_read_user(bounds, sizeof(bounds), (void *)of.at))
-		return NO_ROOM;
+		return NO_SPACE;
 	sp = of.stack_pointer = user_word(of.at + layout->stack_pointer);
-	if (sp < bounds[0] || sp >= bounds[1] || !has_room_for_stack())
-		return NO_ROOM;
+	if (sp < bounds[0] || sp >= bounds[1] || !has_space_for_stack())
+		return NO_SPACE;
 	to_copy = bounds[1] - sp;
 	if (to_copy <= stack_bytes)
 		of.flags = VMAUDIT_STACK_FULL;
@@ -88,7 +88,7 @@ __noinline int send_goroutine(__u32 index, __u64 word)
 	SEND_GOROUTINE(16384)
 	SEND_GOROUTINE(65536)
 	SEND_GOROUTINE(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 /* Before the record of the current thread's call: what is on its stack, but not for all to see. */
@@ -109,7 +109,7 @@ static __always_inline void send_more_of_stack(__u64 *mm, __u64 sp)
 	if (file_at(files, index)->left_stacks.thread)
 		send_goroutine(index, found->runtime);
 	else
-		send_managed(sp, MANAGED_SEND);
+		send_managed(sp);
 }
 
 #endif

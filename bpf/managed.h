@@ -45,8 +45,8 @@ struct {
 
 #define SENT_CODES 32768
 
-/* The numbers of the codes that were sent last, each at the place that it gives: two that have the same are sent by
- * turns. An array, because it is read for each frame. */
+/* The numbers of the codes that were sent last, each at the place that it gives: two that have the same are sent
+ * alternately. An array, because it is read for each frame. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SENT_CODES);
@@ -72,7 +72,6 @@ struct managed_copy {
 	__u64 runtime;
 	__u64 mm;
 	__u64 control_block;
-	__u64 numbers[2]; /* of all frames */
 	struct vmaudit_record record;
 	struct vmaudit_managed_frame frames[VMAUDIT_MANAGED_FRAMES];
 	__u64 codes[VMAUDIT_MANAGED_FRAMES]; /* that `frames` run */
@@ -348,10 +347,6 @@ static long take_frame(__u32 index, struct managed_walk *walk)
 	out->under = 0;
 	out->code = number;
 	out->at = copy->frame_head[layout->frame_instruction >> 3 & 15] - code - layout->code_bytes;
-	copy->numbers[0] = (copy->numbers[0] ^ number ^ out->at << 48) * 0x9e3779b97f4a7c15ULL;
-	copy->numbers[0] ^= copy->numbers[0] >> 32;
-	copy->numbers[1] = (copy->numbers[1] + number + out->at) * 0xc2b2ae3d27d4eb4fULL;
-	copy->numbers[1] ^= copy->numbers[1] >> 29;
 	copy->count += 1;
 	copy->open = 1;
 	if (layout->frame_entry != VMAUDIT_NOT_THERE && head[layout->frame_entry & 127]) {
@@ -389,22 +384,9 @@ static long send_unsent(__u32 index, struct managed_walk *walk)
 	return 0;
 }
 
-/* What to do with an interpreter's frames. */
-enum managed_task {
-	MANAGED_SEND,   /* before the record that they belong to */
-	MANAGED_INSIST, /* the same, also where stacks are not sent any more */
-	MANAGED_NUMBER, /* only to leave their numbers in the thread's `managed_numbers` */
-};
-
-enum managed_outcome {
-	MANAGED_NONE,
-	MANAGED_DONE,
-	MANAGED_LOST, /* counted */
-};
-
-/* Reads the frames that an interpreter has on the current thread's stack, which is at `sp`: an enum managed_outcome.
- * Global, so that it is verified once. */
-__noinline int send_managed(__u64 sp, __u32 to_do)
+/* Sends the frames that an interpreter has on the current thread's stack, which is at `sp`, before the record that
+ * they belong to. 1: they were sent. Global, so that it is verified once. */
+__noinline int send_managed(__u64 sp)
 {
 	struct vmaudit_interpreter_files *files = files_with_interpreters();
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -415,21 +397,21 @@ __noinline int send_managed(__u64 sp, __u32 to_do)
 	struct managed_copy *copy;
 	__u64 mm = (__u64)mm_of(task), key = mm, bytes;
 	__u32 index, zero = 0;
-	int outcome = MANAGED_NONE;
+	int sent = 0;
 
 	if (!files || !thread)
-		return MANAGED_NONE;
+		return 0;
 	interpreter = bpf_map_lookup_elem(&interpreters, &key);
 	copy = bpf_map_lookup_elem(&managed_copies, &zero);
 	if (!interpreter || !copy)
-		return MANAGED_NONE;
+		return 0;
 	index = interpreter->file;
 	if (index >= VMAUDIT_INTERPRETER_FILES)
-		return MANAGED_NONE;
+		return 0;
 	/* or preempted by another task that is here, too */
-	if ((to_do == MANAGED_SEND && !has_room_for_stack()) || copy->busy) {
+	if (!has_space_for_stack() || copy->busy) {
 		count(VMAUDIT_LOST_MANAGED);
-		return MANAGED_LOST;
+		return 0;
 	}
 	*(volatile __u64 *)&copy->busy = 1;
 	walk.about = file_at(files, index);
@@ -441,7 +423,6 @@ __noinline int send_managed(__u64 sp, __u32 to_do)
 	copy->control_block = ARCH_THREAD_POINTER(task);
 	copy->last_code = copy->last_number = 0;
 	copy->unsent = copy->found = copy->at_own = copy->count = copy->open = copy->frame = copy->run = copy->thread = 0;
-	copy->numbers[0] = copy->numbers[1] = 0;
 	copy->end = VMAUDIT_MANAGED_WHOLE;
 	copy->interpreter = user_word(copy->runtime + layout->interpreters);
 	if (is_still_own(copy, layout, thread->managed)) {
@@ -453,7 +434,7 @@ __noinline int send_managed(__u64 sp, __u32 to_do)
 	}
 	if (copy->found) {
 		bpf_loop(MOST_EXAMINED, take_frame, &walk, 0);
-		if (copy->unsent && to_do != MANAGED_NUMBER)
+		if (copy->unsent)
 			bpf_loop(VMAUDIT_MANAGED_FRAMES, send_unsent, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
 		copy->record.args[0] = copy->count;
@@ -463,19 +444,14 @@ __noinline int send_managed(__u64 sp, __u32 to_do)
 		copy->record.payload = bytes;
 		bytes += sizeof(struct vmaudit_record);
 		CLAMP(bytes, sizeof(copy->record) + sizeof(copy->frames));
-		if (copy->count || copy->end)
-			outcome = MANAGED_DONE;
-		if (to_do == MANAGED_NUMBER) {
-			thread->managed_numbers[0] = copy->numbers[0] + copy->end;
-			thread->managed_numbers[1] = copy->numbers[1] + copy->end;
-		} else if (outcome == MANAGED_DONE &&
-			   bpf_ringbuf_output(&ring, &copy->record, bytes, BPF_RB_NO_WAKEUP)) {
-			count(VMAUDIT_LOST_MANAGED);
-			outcome = MANAGED_LOST;
+		if (copy->count || copy->end) {
+			sent = !bpf_ringbuf_output(&ring, &copy->record, bytes, BPF_RB_NO_WAKEUP);
+			if (!sent)
+				count(VMAUDIT_LOST_MANAGED);
 		}
 	}
 	*(volatile __u64 *)&copy->busy = 0;
-	return outcome;
+	return sent;
 }
 
 #endif

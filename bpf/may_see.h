@@ -198,7 +198,7 @@ static __always_inline bool may_see(struct task_struct *task)
  * lower end of the part of the stack that is known: */
 #define HIDDEN_NOW ~0ULL
 
-/* User space has never heard of it. */
+/* User space does not know it. */
 static __always_inline bool is_unknown(struct traced_thread *thread)
 {
 	return thread->low == HIDDEN_NOW && !thread->high;

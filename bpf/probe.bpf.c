@@ -34,7 +34,7 @@ static __always_inline bool is_marked(struct traced_thread *thread)
 }
 
 /* A process is marked by its first thread, so that threads that ran before need no mark of their own;
- * those that are born later have one, in case they execute a program and become the first. */
+ * those that are created later have one, in case they execute a program and become the first. */
 static __always_inline struct traced_thread *mark_of(struct task_struct *task)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
@@ -72,7 +72,7 @@ static __always_inline enum copied probed_whole(struct traced_thread *thread, st
 	PROBED_CLASS(16384)
 	PROBED_CLASS(65536)
 	PROBED_CLASS(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 /* Pages that are not there are zeros. */
@@ -85,7 +85,7 @@ static __noinline int probed_with_holes(struct traced_thread *thread, struct pt_
 	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_PROBED)
 	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_PROBED)
 	SEND_STACK_WITH_HOLES(262144, ring, wake, FILL_PROBED)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 static __always_inline void send_probed(struct task_struct *task, struct traced_thread *thread,

@@ -10,7 +10,7 @@
 
 /* wake the reader whenever this many bytes were written, not for each record */
 const volatile __u64 wake_bytes = 1 << 20;
-/* While this many bytes wait, stacks are not sent: the rest of the ring is for what the books need. */
+/* While this many bytes wait, stacks are not sent: the rest of the ring is for what the ledger needs. */
 const volatile __u64 stack_limit = 12 << 20;
 
 struct {
@@ -59,7 +59,7 @@ static __always_inline void wake_soon(void)
 	*(volatile __u64 *)&woken = ~0ULL;
 }
 
-static __always_inline bool has_room_for_stack(void)
+static __always_inline bool has_space_for_stack(void)
 {
 	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < stack_limit;
 }

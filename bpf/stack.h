@@ -159,9 +159,9 @@ static __always_inline bool note_returns(struct task_struct *task, struct traced
 	asm volatile("if %[v] <= %[m] goto +1\n%[v] = %[m]" : [v] "+r"(value) : [m] "i"(most))
 
 enum copied {
-	COPIED,  /* and submitted */
-	NO_ROOM, /* in the ring */
-	HOLED,   /* a page is not there: to be copied in pieces */
+	COPIED,   /* and submitted */
+	NO_SPACE, /* in the ring */
+	HOLED,    /* a page is not there: to be copied in pieces */
 };
 
 /* Reserves space in a ring for exactly one size class, copies `to_copy` bytes from `sp`, has FILL fill
@@ -176,7 +176,7 @@ enum copied {
 			char stack[bytes];                                                          \
 		} *out = bpf_ringbuf_reserve(&(ring), sizeof(*out), 0);                             \
 		if (!out)                                                                           \
-			return NO_ROOM;                                                             \
+			return NO_SPACE;                                                            \
 		CLAMP(length, bytes);                                                               \
 		if (bpf_probe_read_user(out->stack, length, (void *)sp)) {                          \
 			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
@@ -197,7 +197,7 @@ enum copied {
 			char stack[(bytes) + PIECE];                                                \
 		} *out = bpf_ringbuf_reserve(&(ring), sizeof(*out), 0);                             \
 		if (!out)                                                                           \
-			return NO_ROOM;                                                             \
+			return NO_SPACE;                                                            \
 		FILL(&out->record);                                                                 \
 		pieces.to = out->stack;                                                             \
 		pieces.limit = (bytes) + PIECE;                                                     \

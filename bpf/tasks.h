@@ -28,12 +28,12 @@ struct vmaudit_found found_type = {};
  * (include/linux/tracepoint.h: SRCU instead of preemption off), and a program that is in flight on a
  * CPU is skipped for other tasks on it. Spare programs then do the work; that one of
  * them has done it is noted in the thread's `reported`. */
-#define REPORTED_BIRTH 1
+#define REPORTED_CREATION 1
 #define REPORTED_END 2
 
 static __always_inline int on_fork(struct task_struct *parent, struct task_struct *child)
 {
-	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0), *born;
+	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0), *created;
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
 	bool is_thread, hidden, listed = false;
@@ -47,14 +47,14 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 		return 0;
 	know_numbers(parent, thread);
 	hidden = is_hidden(parent, thread);
-	born = bpf_task_storage_get(&threads, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (born) {
-		if (born->reported & REPORTED_BIRTH)
+	created = bpf_task_storage_get(&threads, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (created) {
+		if (created->reported & REPORTED_CREATION)
 			return 0;
-		born->reported |= REPORTED_BIRTH;
-		know_numbers(child, born);
+		created->reported |= REPORTED_CREATION;
+		know_numbers(child, created);
 		if (hidden)
-			make_unknown(born);
+			make_unknown(created);
 	} else {
 		count(VMAUDIT_LOST_TASKS);
 	}
@@ -77,9 +77,9 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	regs = (struct pt_regs *)bpf_task_pt_regs(child);
 	record->args[0] = child->tgid;
 	record->args[1] = child->pid;
-	if (born) {
-		record->args[0] = *(volatile __u32 *)&born->pid;
-		record->args[1] = *(volatile __u32 *)&born->tid;
+	if (created) {
+		record->args[0] = *(volatile __u32 *)&created->pid;
+		record->args[1] = *(volatile __u32 *)&created->tid;
 	}
 	record->args[2] = (__u64)child_mm;
 	record->args[3] = regs->sp;
@@ -91,8 +91,8 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	return 0;
 }
 
-/* The current task may not be inspected by the viewer any more: for him it ends here, and it is not known
- * how. */
+/* The current task may not be inspected by the viewer any more: for that user it ends here, and it is not
+ * known how. */
 __noinline int send_end_of_view(__u32 group_dead)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -253,8 +253,8 @@ TASK_PROGRAMS(_spare)
 TASK_PROGRAMS(_spare2)
 
 /* One pass over all tasks: marks every thread of each process whose first thread is marked (user
- * space does that by pidfd), and reports which threads there are. A thread that is born behind the
- * pass's back of a parent not marked yet is found by the next pass. */
+ * space does that by pidfd), and reports which threads there are. A thread that a parent not marked yet
+ * creates behind the pass is found by the next one. */
 SEC("iter/task")
 int mark_threads(struct bpf_iter__task *ctx)
 {

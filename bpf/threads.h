@@ -30,8 +30,6 @@ struct traced_thread {
 	__u64 renamed[2];
 	/* its state in an interpreter, where it was found last (managed.h) */
 	__u64 managed;
-	/* 128 bits that stand for what it runs there */
-	__u64 managed_numbers[2];
 };
 
 struct {

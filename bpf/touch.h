@@ -83,7 +83,7 @@ static __always_inline __u32 touch_weight(struct touch_state *state, __u64 now)
 	return picked ? state->period : 0;
 }
 
-/* The ring is full: the reader is behind. Sample less from now on, but not ever less at once. */
+/* The ring is full: the reader is behind. Sample fewer from now on, in steps. */
 static __always_inline void touch_back_off(struct touch_state *state, __u64 now)
 {
 	if (now - state->backed_off_ns < BACK_OFF_NS)
@@ -135,13 +135,13 @@ __noinline int touch_with_holes(struct touch *touch)
 	__u64 to_copy, wake = touch_wake_flags();
 
 	if (!touch || !thread)
-		return NO_ROOM;
+		return NO_SPACE;
 	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_TOUCH_WITH_HOLES(4096)
 	SEND_TOUCH_WITH_HOLES(16384)
 	SEND_TOUCH_WITH_HOLES(65536)
 	SEND_TOUCH_WITH_HOLES(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 static __always_inline enum copied touch_whole(struct traced_thread *thread, struct pt_regs *regs,
@@ -158,7 +158,7 @@ static __always_inline enum copied touch_whole(struct traced_thread *thread, str
 	SEND_TOUCH(16384)
 	SEND_TOUCH(65536)
 	SEND_TOUCH(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 static __always_inline bool send_touch(struct task_struct *task, struct traced_thread *thread, struct pt_regs *regs,
@@ -167,7 +167,7 @@ static __always_inline bool send_touch(struct task_struct *task, struct traced_t
 	int copied = HOLED;
 
 	/* A stack that grows is not mapped at its pointer yet, and faults come with interrupts off. */
-	measure_stack(task, thread, regs->sp, ASK_ONCE, &touch->extra.flags);
+	measure_stack(task, thread, regs->sp, TRY_ONCE, &touch->extra.flags);
 	if (!note_returns(task, thread))
 		copied = touch_whole(thread, regs, touch);
 	if (copied == HOLED)

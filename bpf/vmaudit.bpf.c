@@ -37,7 +37,7 @@ enum vmaudit_code code_type = 0;
 enum vmaudit_not_there not_there_type = 0;
 
 /* Reads the mapping that a call made. Global functions are verified once, on their own. */
-__noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
+__noinline int read_mapping(__u64 at, __u32 fd, struct extra *extra)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct found_vma found = {};
@@ -97,12 +97,12 @@ __noinline int send_with_holes(struct call *call)
 	__u64 to_copy, wake = wake_flags();
 
 	if (!call || !thread)
-		return NO_ROOM;
+		return NO_SPACE;
 	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_CALL_WITH_HOLES(8192)
 	SEND_CALL_WITH_HOLES(65536)
 	SEND_CALL_WITH_HOLES(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 static __always_inline enum copied send_whole(struct traced_thread *thread, struct pt_regs *regs, struct call *call)
@@ -119,7 +119,7 @@ static __always_inline enum copied send_whole(struct traced_thread *thread, stru
 	SEND_CALL(32768)
 	SEND_CALL(65536)
 	SEND_CALL(262144)
-	return NO_ROOM;
+	return NO_SPACE;
 }
 
 static __always_inline bool send_with_stack(struct task_struct *task, struct traced_thread *thread,
@@ -133,7 +133,7 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	/* returns are restored there */
 	replaced = note_returns(task, thread);
 	if (!replaced && call->extra.flags & VMAUDIT_STACK_FULL) {
-		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->to_copy);
+		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->to_copy, regs->bp);
 		record = call->extra.stack ? bpf_ringbuf_reserve(&ring, sizeof(*record), 0) : 0;
 		if (record) {
 			FILL_CALL(record);
@@ -143,7 +143,7 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 			return true;
 		}
 	}
-	if (!has_room_for_stack())
+	if (!has_space_for_stack())
 		return false;
 	if (!replaced)
 		copied = send_whole(thread, regs, call);
@@ -181,7 +181,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	struct vmaudit_record *record;
 	struct mm_struct *mm;
 	struct pt_regs *regs;
-	__u64 look_at = 0;
+	__u64 vma_at = 0;
 	__u32 op;
 
 	if (!thread || id >= MAX_SYSCALL)
@@ -213,15 +213,15 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		extra->flags = VMAUDIT_HAS_AUX;
 	} else if (ret >= 0 || ret < -4095) {
 		if (op == VMAUDIT_OP_SHMAT)
-			look_at = ret;
+			vma_at = ret;
 		else if (op == VMAUDIT_OP_IO_SETUP)
-			bpf_probe_read_user(&look_at, sizeof(look_at), (void *)args.args[1]);
+			bpf_probe_read_user(&vma_at, sizeof(vma_at), (void *)args.args[1]);
 		else if (op == VMAUDIT_OP_MMAP && !(args.args[3] & MAP_ANONYMOUS))
-			look_at = ret;
-		if (look_at) {
-			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, extra);
+			vma_at = ret;
+		if (vma_at) {
+			read_mapping(vma_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, extra);
 			if (op == VMAUDIT_OP_MMAP && args.args[2] & PROT_EXEC && files_with_interpreters())
-				note_code(extra->ino, extra->dev, look_at - args.args[5], args.args[5]);
+				note_code(extra->ino, extra->dev, vma_at - args.args[5], args.args[5]);
 			if (op == VMAUDIT_OP_MMAP && extra->file) {
 				send_file(extra->file);
 				extra->aux[0] = thread->file;

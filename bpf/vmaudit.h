@@ -44,7 +44,7 @@ enum vmaudit_op {
 	 * where it is not there; its first instruction that counts as running. They follow at VMAUDIT_CODE_FILE,
 	 * VMAUDIT_CODE_NAME, VMAUDIT_CODE_LINES. */
 	VMAUDIT_OP_CODE = 52,
-	/* The stack that the goroutine has left on which behalf the thread makes its next call. args: the stack pointer
+	/* The stack that the goroutine has left on whose behalf the thread makes its next call. args: the stack pointer
 	 * of that call (as VMAUDIT_OP_MANAGED), whether it was the goroutine's still when it had been copied; ip, sp, bp:
 	 * where it was left; the bytes from sp on follow */
 	VMAUDIT_OP_LEFT_STACK = 53,
@@ -102,7 +102,7 @@ struct vmaudit_record {
 enum vmaudit_managed_end {
 	VMAUDIT_MANAGED_WHOLE = 0,
 	VMAUDIT_MANAGED_CUT = 1,    /* there are more */
-	VMAUDIT_MANAGED_BROKEN = 2, /* what came next was not what it should be: nothing of it is to be believed */
+	VMAUDIT_MANAGED_BROKEN = 2, /* what came next was not what it should be: nothing of it is valid */
 };
 
 #define VMAUDIT_MANAGED_FRAMES 128
@@ -206,8 +206,9 @@ struct vmaudit_interpreter {
 
 #define VMAUDIT_KNOWN_STACKS 4096
 #define VMAUDIT_KNOWN_WAYS 4      /* places that a stack may be at: at its hash and after */
-#define VMAUDIT_KNOWN_FRAMES 64
-#define VMAUDIT_KNOWN_SPAN 8192   /* the greatest distance, and bytes that are compared at once */
+#define VMAUDIT_KNOWN_WORDS 128
+#define VMAUDIT_KNOWN_SPAN 16384  /* the greatest distance, and bytes that are compared at once */
+#define VMAUDIT_KNOWN_RELATIVE 1  /* in a distance: what is expected is one, too, from the stack pointer */
 #define VMAUDIT_KNOWN_HASH 0x9e3779b97f4a7c15ULL
 
 /* A stack that user space has unwound and gave a number. */
@@ -217,10 +218,12 @@ struct vmaudit_known_stack {
 	__u64 mm;      /* as in vmaudit_record */
 	__u64 ip;
 	__u64 depth;   /* bytes from the stack pointer to the stack's end */
-	__u32 frames;
+	__u64 by_frame_pointer; /* 1: a frame is found by the call's rbp */
+	__u64 frame_pointer;    /* which is so far from the stack pointer */
+	__u32 words;
 	__u32 span;    /* bytes from the stack pointer that are to be compared */
-	__u64 returns[VMAUDIT_KNOWN_FRAMES];   /* return addresses */
-	__u16 distances[VMAUDIT_KNOWN_FRAMES]; /* and their distances from the stack pointer */
+	__u64 expected[VMAUDIT_KNOWN_WORDS];  /* return addresses, and saved registers that frames are found by */
+	__u16 distances[VMAUDIT_KNOWN_WORDS]; /* where, in bytes from the stack pointer; multiples of a word */
 };
 
 /* The same for user space. */
@@ -228,6 +231,7 @@ enum vmaudit_known {
 	VMAUDIT_KNOWN_STACKS_ = VMAUDIT_KNOWN_STACKS,
 	VMAUDIT_KNOWN_WAYS_ = VMAUDIT_KNOWN_WAYS,
 	VMAUDIT_KNOWN_SPAN_ = VMAUDIT_KNOWN_SPAN,
+	VMAUDIT_KNOWN_RELATIVE_ = VMAUDIT_KNOWN_RELATIVE,
 };
 
 enum vmaudit_counter {

@@ -33,9 +33,9 @@ pub const SHARDS: usize = 64;
 pub const LEAST_SAMPLE_BITS: u32 = 8;
 pub const MOST_SAMPLE_BITS: u32 = 19;
 pub const SAMPLES: usize = 2 << MOST_SAMPLE_BITS;
-pub const ASKS: usize = 16;
-/// Of a stack, sent with a question.
-pub const ASK_BYTES: usize = 32 << 10;
+pub const REQUESTS: usize = 16;
+/// Of a stack, sent with a request.
+pub const REQUEST_BYTES: usize = 32 << 10;
 /// Ranges of generated code.
 pub const GENERATED: usize = 64;
 
@@ -56,8 +56,8 @@ pub const AT_HASHES: usize = AT_STACKS + STACKS * size_of::<Stack>();
 pub const AT_WORDS: usize = AT_HASHES + HASHES * size_of::<Hash>();
 pub const AT_COUNTS: usize = AT_WORDS + WORDS * 8;
 pub const AT_SAMPLES: usize = AT_COUNTS + SHARDS * STACKS * size_of::<Count>();
-pub const AT_ASKS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
-pub const AT_GIVEN: usize = AT_ASKS + ASKS * size_of::<Ask>();
+pub const AT_REQUESTS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
+pub const AT_GIVEN: usize = AT_REQUESTS + REQUESTS * size_of::<Request>();
 pub const AT_WINDOWS: usize = (AT_GIVEN + GIVEN * 4 + 4095) & !4095;
 /// Of each leaf: its window's number.
 pub const AT_LEAF_WINDOWS: usize = AT_WINDOWS + WINDOWS * 4;
@@ -191,8 +191,8 @@ pub struct Doubts {
     pub uncounted: AtomicU64,
     /// No space in a table: counted without a stack.
     pub without_stack: AtomicU64,
-    /// Questions, and those without an answer.
-    pub asked: AtomicU64,
+    /// Requests for unwind rules, and those without an answer.
+    pub requests: AtomicU64,
     pub unanswered: AtomicU64,
     /// Frames of an interpreter that were not what they should be, or of another stack: allocations without them.
     pub broken_frames: AtomicU64,
@@ -405,9 +405,9 @@ pub struct Sample {
     pub given: AtomicU64,
 }
 
-/// A question for the rules along a stack.
+/// A request for the rules along a stack.
 #[repr(C, align(64))]
-pub struct Ask {
+pub struct Request {
     pub state: AtomicU32,
     pub len: AtomicU32,
     /// 1: `bytes` reach the stack's end. 2: the frame is the innermost one.
@@ -416,20 +416,20 @@ pub struct Ask {
     pub ip: AtomicU64,
     pub sp: AtomicU64,
     pub bp: AtomicU64,
-    pub bytes: [AtomicU64; ASK_BYTES / 8],
+    pub bytes: [AtomicU64; REQUEST_BYTES / 8],
 }
 
-pub const ASK_FREE: u32 = 0;
-pub const ASK_TAKEN: u32 = 1;
-pub const ASK_WAITS: u32 = 2;
-pub const ASK_ANSWERED: u32 = 3;
-pub const ASK_TO_END: u32 = 1;
-pub const ASK_INNERMOST: u32 = 2;
+pub const REQUEST_FREE: u32 = 0;
+pub const REQUEST_TAKEN: u32 = 1;
+pub const REQUEST_WAITS: u32 = 2;
+pub const REQUEST_ANSWERED: u32 = 3;
+pub const REQUEST_TO_END: u32 = 1;
+pub const REQUEST_INNERMOST: u32 = 2;
 
 /// The page that all processes and vmaudit share.
 #[repr(C)]
 pub struct Doorbell {
-    /// Counted up with each question: vmaudit waits on it.
+    /// Counted up with each request: vmaudit waits on it.
     pub rung: AtomicU32,
     /// Milliseconds since vmaudit began. It stands still when vmaudit does.
     pub tick: AtomicU32,
@@ -472,7 +472,7 @@ pub const ASLEEP: u8 = 0;
 /// Each thread counts its bytes down.
 pub const COUNTS_DOWN: u8 = 1;
 /// Each call is examined; or counting has not begun. A byte, because vmaudit writes it while others read it.
-pub const LOOKS: u8 = 2;
+pub const EXAMINES: u8 = 2;
 
 /// What a process sends when it begins to count, and what it gets back with the two files.
 #[repr(C)]

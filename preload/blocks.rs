@@ -107,14 +107,14 @@ pub fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes)
 }
 
 /// How often the usable size of a size is read: some give more than a step where the rest would be too small.
-const ASKED_FOR: u32 = 4;
+const MOST_READS: u32 = 4;
 
 /// Notes the usable size for a size of [`SMALL`] and less.
 #[inline(always)]
 fn note_given(area: Area, address: u64, size: u64) {
     let known = area.given(given_at(size));
     let (least, times) = given(known.load(Relaxed));
-    if times < ASKED_FOR {
+    if times < MOST_READS {
         note_small(known, (least, times), address);
     }
 }

@@ -150,8 +150,8 @@ pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registe
     let mut samples = Samples::lock();
     // Left there by a free that was not seen.
     let former = samples.remove(address);
-    let has_room = samples.insert(address, size, stack);
-    if has_room && former.is_none() {
+    let has_space = samples.insert(address, size, stack);
+    if has_space && former.is_none() {
         setup::heed(address, true);
     }
     drop(samples);
@@ -159,7 +159,7 @@ pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registe
         setup::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
         count_free(setup::area(), thread, stack, weight(size));
     }
-    match has_room {
+    match has_space {
         true => count_allocation(setup::area(), thread, stack, weight(size)),
         false => drop(setup::area().head().doubts.uncounted.fetch_add(1, Relaxed)),
     }

@@ -37,7 +37,7 @@ impl Area {
     part!(hash, AT_HASHES, Hash);
     part!(word, AT_WORDS, AtomicU64);
     part!(sample, AT_SAMPLES, Sample);
-    part!(ask, AT_ASKS, Ask);
+    part!(request, AT_REQUESTS, Request);
     part!(given, AT_GIVEN, AtomicU32);
     part!(window, AT_WINDOWS, AtomicU32);
     part!(leaf_window, AT_LEAF_WINDOWS, AtomicU32);
@@ -79,7 +79,7 @@ pub static vmaudit_heap_control: AtomicPtr<Control> = AtomicPtr::new((&raw const
 
 pub static CONTROL: Control = Control {
     armed: AtomicU64::new(ARMED),
-    awake: AtomicU8::new(LOOKS),
+    awake: AtomicU8::new(EXAMINES),
     socket: [const { AtomicU8::new(0) }; SOCKET_NAME],
     area: AtomicU64::new(0),
 };
@@ -155,15 +155,15 @@ pub fn mode() -> u32 {
 #[inline(never)]
 pub fn begin() -> u32 {
     let state = STATE.load(Acquire);
-    let is_wanted = match state {
+    let begins = match state {
         0 | COUNTING => true,
         RESTING => IS_ARMED.load(Relaxed) != 0 && CONTROL.socket[0].load(Acquire) != 0,
         _ => false,
     };
-    if !is_wanted && state == RESTING {
+    if !begins && state == RESTING {
         sleep();
     }
-    if !is_wanted || STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
+    if !begins || STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
         return mode();
     }
     let forked = state == COUNTING;
@@ -279,7 +279,7 @@ fn start(first: bool, forked: bool) -> Option<u32> {
     area.head().begun.store(1, Release);
     AWAKE.store(awake, Relaxed);
     unsafe { (*awake).store(mode, Release) };
-    CONTROL.awake.store(if mode == MODE_SAMPLE { COUNTS_DOWN } else { LOOKS }, Relaxed);
+    CONTROL.awake.store(if mode == MODE_SAMPLE { COUNTS_DOWN } else { EXAMINES }, Relaxed);
     publish_real();
     Some(mode)
 }

@@ -118,10 +118,10 @@ pub fn put(area: Area, address: u64, new: u64) -> Option<(u64, usize)> {
     }
 }
 
-/// Removes what is there for the address, if `is_wanted`. 0 for nothing. `hint`: where it was put, if the
+/// Removes what is there for the address, if `is_meant`. 0 for nothing. `hint`: where it was put, if the
 /// page has the same words still.
 #[inline(always)]
-pub fn take(area: Area, address: u64, hint: Option<usize>, is_wanted: impl FnOnce(u64) -> bool) -> u64 {
+pub fn take(area: Area, address: u64, hint: Option<usize>, is_meant: impl FnOnce(u64) -> bool) -> u64 {
     if address >> ADDRESS_BITS != 0 {
         return 0;
     }
@@ -139,7 +139,7 @@ pub fn take(area: Area, address: u64, hint: Option<usize>, is_wanted: impl FnOnc
         },
     };
     match words[index].load(Relaxed) {
-        word if is_wanted(word) => {
+        word if is_meant(word) => {
             words[index].store(0, Relaxed);
             word
         }

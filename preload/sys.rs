@@ -183,8 +183,8 @@ pub fn mapping_of(address: u64) -> Option<(u64, u64)> {
     let mut query = [0u64; 13];
     query[0] = size_of_val(&query) as u64;
     query[2] = address;
-    let asked = unsafe { call(IOCTL, fd as usize, PROCMAP_QUERY, query.as_mut_ptr() as usize, 0, 0, 0) };
-    let found = match asked {
+    let returned = unsafe { call(IOCTL, fd as usize, PROCMAP_QUERY, query.as_mut_ptr() as usize, 0, 0, 0) };
+    let found = match returned {
         0 => Some((query[3], query[4])).filter(|(start, end)| (*start..*end).contains(&address)),
         _ => listed(fd, address),
     };

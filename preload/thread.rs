@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 pub struct Thread {
     /// Bytes until the next mark; 0: each allocation is examined.
     pub left: i64,
-    /// In one of our functions: what the allocator calls in turn is its own business.
+    /// In one of our functions: what the allocator calls in turn is not counted.
     pub inside: u32,
     pub ended: u32,
     /// Which area the rest belongs to ([`setup::generation`]); 0: none.

@@ -29,15 +29,15 @@ impl Registers {
 
 /// How long the clock may stand still before vmaudit is not queried any more.
 const PATIENCE_MS: u64 = 2000;
-/// Questions along one stack.
+/// Along one stack.
 const MAX_REQUESTS: u32 = 64;
 
 /// There is no answer: vmaudit is gone, or stopped.
-static DEAF: AtomicU32 = AtomicU32::new(0);
+static NO_ANSWER: AtomicU32 = AtomicU32::new(0);
 
 /// A child of fork may get answers again.
 pub fn listen_again() {
-    DEAF.store(0, Relaxed);
+    NO_ANSWER.store(0, Relaxed);
 }
 
 /// The number of the stack that called a hook; 0: it has none.
@@ -125,7 +125,7 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
     let first_sp = registers.sp();
     let (mut ip, mut sp, mut bp) = (registers.ip, first_sp, registers.bp);
     let mut hash = mix(code as u64, function as u64);
-    let (mut len, mut words, mut asked) = (0, 0, 0);
+    let (mut len, mut words, mut requests) = (0, 0, 0);
     let (mut flags, mut may_change) = (0, false);
     memo.ip = 0;
     let mut read = |address: u64| {
@@ -148,9 +148,9 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
         // The innermost address is behind a call, too: that of the hook.
         let key = rule_key(ip, false, code);
         let mut rule = find(area, key);
-        if rule == 0 && asked < MAX_REQUESTS && !is_generated(head, ip) {
-            asked += 1;
-            if ask(thread, (ip, sp, bp), code) {
+        if rule == 0 && requests < MAX_REQUESTS && !is_generated(head, ip) {
+            requests += 1;
+            if request_rules(thread, (ip, sp, bp), code) {
                 rule = find(area, key);
             }
         }
@@ -221,41 +221,41 @@ fn is_generated(head: &Head, address: u64) -> bool {
 /// answer: after the first time nothing is requested any more.
 #[cold]
 #[inline(never)]
-fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
+fn request_rules(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
     let area = setup::area();
-    if DEAF.load(Relaxed) != 0 {
+    if NO_ANSWER.load(Relaxed) != 0 {
         return false;
     }
     let free = |&number: &usize| {
-        let state = &area.ask(number).state;
-        state.compare_exchange(ASK_FREE, ASK_TAKEN, Acquire, Relaxed).is_ok()
+        let state = &area.request(number).state;
+        state.compare_exchange(REQUEST_FREE, REQUEST_TAKEN, Acquire, Relaxed).is_ok()
     };
     let bell = setup::doorbell();
-    let Some(number) = (0..ASKS).find(free) else {
+    let Some(number) = (0..REQUESTS).find(free) else {
         area.head().doubts.unanswered.fetch_add(1, Relaxed);
         return false;
     };
-    let asked = area.ask(number);
-    let wanted = thread.stack_end.saturating_sub(sp);
-    let len = copy_stack(thread, sp, asked);
-    let all = thread.stack_end.saturating_sub(sp).min(wanted);
-    asked.len.store(len as u32, Relaxed);
-    asked.flags.store(if all == len as u64 { ASK_TO_END } else { 0 }, Relaxed);
-    asked.code.store(code, Relaxed);
-    asked.ip.store(ip, Relaxed);
-    asked.sp.store(sp, Relaxed);
-    asked.bp.store(bp, Relaxed);
-    asked.state.store(ASK_WAITS, Release);
-    area.head().doubts.asked.fetch_add(1, Relaxed);
+    let request = area.request(number);
+    let below_end = thread.stack_end.saturating_sub(sp);
+    let len = copy_stack(thread, sp, request);
+    let all = thread.stack_end.saturating_sub(sp).min(below_end);
+    request.len.store(len as u32, Relaxed);
+    request.flags.store(if all == len as u64 { REQUEST_TO_END } else { 0 }, Relaxed);
+    request.code.store(code, Relaxed);
+    request.ip.store(ip, Relaxed);
+    request.sp.store(sp, Relaxed);
+    request.bp.store(bp, Relaxed);
+    request.state.store(REQUEST_WAITS, Release);
+    area.head().doubts.requests.fetch_add(1, Relaxed);
     bell.rung.fetch_add(1, Release);
     sys::wake(&bell.rung);
     let mut tick = bell.tick.load(Relaxed);
-    while asked.state.load(Acquire) == ASK_WAITS {
-        if sys::wait(&asked.state, ASK_WAITS, PATIENCE_MS) {
+    while request.state.load(Acquire) == REQUEST_WAITS {
+        if sys::wait(&request.state, REQUEST_WAITS, PATIENCE_MS) {
             let now = bell.tick.load(Relaxed);
             if now == tick {
-                // A later answer finds a question whose thread does not wait: it stays taken.
-                DEAF.store(1, Relaxed);
+                // A later answer finds a request whose thread does not wait: it stays taken.
+                NO_ANSWER.store(1, Relaxed);
                 setup::give_up();
                 area.head().doubts.unanswered.fetch_add(1, Relaxed);
                 return false;
@@ -263,16 +263,16 @@ fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
             tick = now;
         }
     }
-    asked.state.store(ASK_FREE, Release);
+    request.state.store(REQUEST_FREE, Release);
     true
 }
 
 /// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was
 /// read, and end before a guard page that was made since: each page is read as soon as it is known that it
 /// can be.
-fn copy_stack(thread: &mut Thread, sp: u64, asked: &Ask) -> usize {
-    let wanted = (thread.stack_end.saturating_sub(sp)).min(ASK_BYTES as u64) as usize / 8;
-    for (word, to) in asked.bytes.iter().take(wanted).enumerate() {
+fn copy_stack(thread: &mut Thread, sp: u64, request: &Request) -> usize {
+    let count = (thread.stack_end.saturating_sub(sp)).min(REQUEST_BYTES as u64) as usize / 8;
+    for (word, to) in request.bytes.iter().take(count).enumerate() {
         let at = sp + word as u64 * 8;
         if (word == 0 || at.is_multiple_of(PAGE)) && !sys::is_readable(at) {
             thread.stack_end = at;
@@ -281,7 +281,7 @@ fn copy_stack(thread: &mut Thread, sp: u64, asked: &Ask) -> usize {
         // SAFETY: can be read, as of just now.
         to.store(unsafe { *(at as *const u64) }, Relaxed);
     }
-    wanted * 8
+    count * 8
 }
 
 const PAGE: u64 = 4096;

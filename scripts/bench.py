@@ -386,7 +386,7 @@ def bench_touch(bench):
         else:
             rows.append((f"`{name}`", "SKIP", "", failed.get(name, "")))
     table(f"First touches: {rounds} × 4,096 page faults under nine frames",
-          ("tracer", "ns a fault", "beside untraced", "page faults of the last round"), rows)
+          ("tracer", "ns a fault", "compared with untraced", "page faults of the last round"), rows)
     plain, attached = [], []
     for _ in range(2 * bench.rounds):
         plain.append(touch_plain(bench, program, 5)[0])
@@ -656,7 +656,7 @@ def bench_memory(bench):
         recording = bench.path("memory.rec")
         kept = []
         for options in ([], ["-o", recording]):
-            # The report as text: what is asked for is small.
+            # The report as text: what is requested is small.
             run = [bench.vmaudit, "run", "--as-root", *options, "--", *command]
             kept.append(peak_of(run))
         took, reading = peak_of([bench.vmaudit, "report", recording])
@@ -738,10 +738,10 @@ def source_of(bench, package):
     """Debian's source of a package, unpacked by apt with lists of its own."""
     folder = bench.path("source")
     os.makedirs(os.path.join(folder, "lists/partial"))
-    wanted = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
     sources = os.path.join(folder, "sources.list")
     with open(sources, "w", encoding="utf-8") as file:
-        file.writelines(f"deb-src {line}\n" for line in sorted(set(output_of(wanted).stdout.splitlines())))
+        file.writelines(f"deb-src {line}\n" for line in sorted(set(output_of(command).stdout.splitlines())))
     apt = ["apt-get", "-qq", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=/nonexistent",
            "-o", f"Dir::State::lists={folder}/lists"]
     output_of([*apt, "update"])
@@ -781,7 +781,7 @@ def main():
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be given several times")
     parser.add_argument("--workload", help="of the part heap: only the programs whose name contains this")
     options = parser.parse_args()
-    # We are in a mount namespace of our own (bench.sh): bpftrace looks for tracefs here.
+    # We are in a mount namespace of our own (bench.sh): bpftrace searches for tracefs here.
     if not os.path.exists("/sys/kernel/debug/tracing"):
         subprocess.run(["mount", "-t", "debugfs", "none", "/sys/kernel/debug"], capture_output=True, check=False)
     failed = False

@@ -14,5 +14,5 @@ apt_install heaptrack || say "SKIP heaptrack"
 apt_install redis-server redis-tools || say "SKIP redis"
 apt_install libgoogle-perftools4 libjemalloc2 || say "SKIP gperftools, jemalloc"
 [ -x "$VMAUDIT" ] || build_release
-# bpftrace looks for tracefs below debugfs: mounted for us alone.
+# bpftrace searches for tracefs below debugfs: mounted for us alone.
 exec unshare --mount "$(PATH=/usr/bin:$PATH command -v python3)" "$ROOT/scripts/bench.py" --vmaudit "$VMAUDIT" --root "$ROOT" "$@"

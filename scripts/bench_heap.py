@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import re
 import shutil
 import statistics
@@ -216,17 +217,17 @@ def command_of(bench, tracer, words):
     elif words == ["REDIS"]:
         folder = os.path.join(bench.folder, "redis")
         os.makedirs(folder, exist_ok=True)
-        # Its own allocator is jemalloc, linked; the client runs beside.
-        command = ["sh", "-c", REDIS.replace("{ redis-server", "{ " + " ".join([*measured, *inner, "redis-server"])), "sh", folder]
-        return command, env
+        # Its own allocator is jemalloc, linked; the client runs at the same time, under no tracer.
+        server = shlex.join(tracer.wrap(bench, [*measured, *inner, "redis-server"]))
+        return ["sh", "-c", REDIS.replace("redis-server", server, 1), "sh", folder], env
     else:
         command = [bench.build(words[0]), *words[1:]]
-    return [*measured, *inner, *command], env
+    return tracer.wrap(bench, [*measured, *inner, *command]), env
 
 
 def run_once(bench, tracer, words):
     command, env = command_of(bench, tracer, words)
-    done = subprocess.run(tracer.wrap(bench, command), capture_output=True, text=True, errors="replace", check=False,
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False,
                           env={**os.environ, **env, **tracer.env}, timeout=LONGEST)
     if done.returncode:
         raise RuntimeError(f"{tracer.name}: ended with {done.returncode}: {done.stderr[-200:]}")

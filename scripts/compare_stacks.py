@@ -3,7 +3,7 @@
 
 Both name a frame by module and file offset, so frames compare as they are. Two runs of a program
 with threads do not make their calls in the same order; therefore calls are matched by what they
-ask for (call, lengths, protections, flags, refused or not), and within such a group equal stacks
+request (call, lengths, protections, flags, refused or not), and within such a group equal stacks
 are paired first. What is left over in a group on both sides is a difference; what only one run
 has (a thread that raced another way) is counted apart.
 """
@@ -157,7 +157,7 @@ def free_port():
 
 
 def redis_session(command, port):
-    """Runs the traced server in a process group of its own, gives it work, tells it to stop."""
+    """Runs the traced server in a process group of its own, gives it work, and stops it."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 60

@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --seconds)
         seconds=${2:-}
-        [[ $seconds =~ ^[1-9][0-9]*$ ]] || die "--seconds wants a number of seconds"
+        [[ $seconds =~ ^[1-9][0-9]*$ ]] || die "--seconds needs a number of seconds"
         shift
         ;;
     --list) printf '%s\n' "$all" && exit ;;

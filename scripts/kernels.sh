@@ -87,7 +87,7 @@ run_row() {
     local row=$1 kernel=$3 boots=0 begun=$SECONDS left folder guest broken ended
     [ "$2" = plain ] || row=$1/$2
     variant "$2"
-    SETS=${WANTED:-$SETS}
+    SETS=${CHOSEN_SETS:-$SETS}
     folder=$RESULTS/$row
     mkdir -p "$folder"
     # A kernel's folder has those of its variants.
@@ -143,7 +143,7 @@ plan() {
     newest=$(grep -xFf <(written) <<<"$offered" | tail -1)
     some=${chosen:-6.1 6.12 ${newest:-$(tail -1 <<<"$offered")}}
     [ -z "$SHORT" ] || variants=short
-    [ -z "$WANTED" ] || variants=${variants:-plain}
+    [ -z "$CHOSEN_SETS" ] || variants=${variants:-plain}
     if [ -z "$variants" ]; then
         for kernel in ${chosen:-$offered}; do echo "$kernel plain"; done
     fi
@@ -167,7 +167,7 @@ run_plan() {
         for i in $(seq "$REPEAT"); do
             [ "$REPEAT" = 1 ] || say "$kernel: $i of $REPEAT"
             run_row "$kernel" "$one" "$vmlinuz"
-            [ -z "$WANTED" ] || all_exact "${ROWS[-1]}"
+            [ -z "$CHOSEN_SETS" ] || all_exact "${ROWS[-1]}"
         done
     done
 }
@@ -182,18 +182,18 @@ all_exact() {
 table() { python3 "$ROOT/scripts/kernels/table.py" "$1" "$DOCUMENT" "$RESULTS" "${ROWS[@]}"; }
 
 main() {
-    KERNELS=() ONLY=() CHOSEN=() ROWS=() SHORT='' WANTED='' REPEAT=1 ACTION=compare LIST='' GUEST='' DEADLINE=''
+    KERNELS=() ONLY=() CHOSEN=() ROWS=() SHORT='' CHOSEN_SETS='' REPEAT=1 ACTION=compare LIST='' GUEST='' DEADLINE=''
     while [ $# -gt 0 ]; do
         case $1 in
         --kernel) CHOSEN+=("${2:?--kernel needs a name}") && shift ;;
         --variant) ONLY+=("${2:?--variant needs a name}") && variant "$2" && shift ;;
-        --sets) WANTED=${2:?--sets needs a list} && shift ;;
+        --sets) CHOSEN_SETS=${2:?--sets needs a list} && shift ;;
         --repeat) REPEAT=${2:?--repeat needs a number} && shift ;;
         --short) SHORT=1 ;;
         --update) ACTION=update ;;
         --list) LIST=1 ;;
         -h | --help) usage && exit ;;
-        *) die "unknown argument $1 (--help tells)" ;;
+        *) die "unknown argument $1 (--help lists them)" ;;
         esac
         shift
     done
@@ -216,7 +216,7 @@ main() {
 
     run_plan
     [ ${#ROWS[@]} -gt 0 ] || exit 77
-    [ -z "$WANTED" ] || exit 0
+    [ -z "$CHOSEN_SETS" ] || exit 0
     table print
     table "$ACTION" || die "not as in docs/kernels.md (if that is right, --update writes it)"
 }

@@ -53,7 +53,7 @@ apt_missing() {
 
 apt_updated=
 # apt_install PACKAGE…: installs what is missing. Returns 1 where that cannot be done.
-# Package scripts are told not to start the services that they bring (redis-server).
+# Package scripts are kept from starting the services that they bring (redis-server).
 apt_install() {
     local missing policy= rc=0
     missing=$(apt_missing "$@")
@@ -77,6 +77,26 @@ apt_install() {
     [ $rc = 0 ] || sed 's/^/  apt: /' "${TMPDIR:-/tmp}/vmaudit-apt.$$" | tail -5 >&2
     rm -f "${TMPDIR:-/tmp}/vmaudit-apt.$$"
     return $rc
+}
+
+# npm_install COMMAND PACKAGE@VERSION FILE: FILE of a package that has a prebuilt program becomes COMMAND in target/npm/bin.
+# Nothing of a package is run. Returns 1 where that cannot be done.
+npm_install() {
+    local command=$1 package=$2 file=$3 folder=$ROOT/target/npm/$1 name=${2%@*} version=${2##*@}
+    case $(command -v "$command") in
+        "" | "$ROOT/target/npm/bin/"*) ;;
+        *) return 0 ;;
+    esac
+    if ! grep -qs "\"version\": \"$version\"" "$folder/node_modules/$name/package.json"; then
+        have npm || { say "missing: npm"; return 1; }
+        say "installing $package"
+        mkdir -p "$folder"
+        timeout 60 npm install --prefix "$folder" --no-save --ignore-scripts --no-audit --no-fund --silent \
+            --fetch-retries=1 --fetch-timeout=20000 "$package" >/dev/null 2>&1 </dev/null || return 1
+    fi
+    [ -x "$folder/node_modules/$name/$file" ] || return 1
+    mkdir -p "$ROOT/target/npm/bin"
+    ln -sf "$folder/node_modules/$name/$file" "$ROOT/target/npm/bin/$command"
 }
 
 # What building vmaudit needs: clang for the BPF part, libbpf's own two libraries.

@@ -15,7 +15,7 @@ apt_install php-cli python3-numpy || say "SKIP without php-cli or python3-numpy:
 apt_install ruby sbcl || say "SKIP without ruby or sbcl: the tests on their stacks"
 apt_install redis-server redis-tools || say "SKIP without redis-server: the tests on it"
 apt_install sqlite3 || say "SKIP without sqlite3: the queries of docs/recording.md"
-apt_install golang-go || say "SKIP without go: the tests that ask pprof, and those on Go programs"
+apt_install golang-go || say "SKIP without go: the tests that run pprof, and those on Go programs"
 apt_install openjdk-17-jre-headless || say "SKIP without java: the tests on the JVM"
 command -v node >/dev/null || apt_install nodejs || say "SKIP without node: the tests on V8"
 apt_install chromium || say "SKIP without chromium: the tests of the HTML report in a browser"
@@ -33,13 +33,17 @@ apt_install libmimalloc2.0 libmimalloc-dev || say "SKIP without libmimalloc: the
 apt_install sbcl || say "SKIP without sbcl: the rule on its heap"
 apt_install python3-numpy libopenblas0-pthread || say "SKIP without numpy and libopenblas0-pthread: the rule on its buffers"
 apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that probes all of it"
+export PATH="$ROOT/target/npm/bin:$PATH"
+npm_install deno @deno/linux-x64-glibc@2.9.6 deno || say "SKIP without deno (npm): the test on its V8"
+npm_install bun @oven/bun-linux-x64@1.4.5 bin/bun || say "SKIP without bun (npm): the test on its JavaScriptCore"
+npm_install azmcp @azure/mcp-linux-x64@2.0.5 dist/azmcp || say "SKIP without azmcp (npm): the tests on .NET"
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
 
 cd "$ROOT" || exit 1
 # A build without its disk fails late and with words that hide why.
 free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
 [ -d target ] || [ "$free" -ge 6 ] || say "only $free GiB of disk are free here; building and testing takes about 6"
-# The tests that run vmaudit want it fast (200 seeds): they use the release build.
+# The tests that run vmaudit need it fast (200 seeds): they use the release build.
 cargo build --release --quiet --bin vmaudit || die "the build failed"
 export VMAUDIT=$ROOT/target/release/vmaudit
 
@@ -58,12 +62,12 @@ else
     rc=${PIPESTATUS[0]}
     summary=$(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { printf "test result: %s. %d passed; %d failed; %d ignored", f ? "FAILED" : "ok", p, f, i }' "$log")
 fi
-# nextest's own SKIP lines are tests marked #[ignore]: measurements, to be asked for by name.
-skips=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -E 's/SKIP \[ *\] \([^)]*\) (.*)/SKIP \1: ignored unless asked for/' | grep -oE 'SKIP .*' | sort -u)
+# nextest's own SKIP lines are tests marked #[ignore]: measurements, to be run by name.
+skips=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -E 's/SKIP \[ *\] \([^)]*\) (.*)/SKIP \1: ignored unless named/' | grep -oE 'SKIP .*' | sort -u)
 [ -z "$skips" ] || printf '%s\n' "$skips"
 # The others are what this machine cannot do (tests/support/mod.rs, skip): "SKIP TEST: REASON".
 printf '%s\n' "$skips" | awk '
-    !/^SKIP / || /: ignored unless asked for$/ { next }
+    !/^SKIP / || /: ignored unless named$/ { next }
     { n++; why = substr($0, index($0, ": ") + 2); if (!count[why]++) order[++reasons] = why }
     END {
         printf "%d skipped by the machine%s", n, (n ? ": " : "")

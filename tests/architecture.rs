@@ -80,7 +80,11 @@ const MODULES: &[Module] = &[
     // The kernel's interfaces, each once.
     Module { name: "sys", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
-    Module { name: "cli", may: May::Only(&["model", "doctor", "diff", "heap"]), core: false },
+    Module {
+        name: "cli",
+        may: May::Only(&["model", "doctor", "diff", "heap", "top", "render"]),
+        core: false,
+    },
     // The engine of all that traces, without a command line and without rendering.
     Module { name: "session", may: May::Only(SESSION), core: false },
     Module { name: "app", may: May::Everything, core: false },
@@ -135,6 +139,8 @@ const ONLY_IN_SYS: &[&str] = &[
     "libc::poll(",
     "libc::ppoll(",
     "libc::pollfd",
+    "PollTimeout",
+    " ppoll(",
     "libc::waitid(",
     "clock_gettime",
     "process_vm_readv(",
@@ -278,7 +284,8 @@ fn modules_named(code: &str, depth: usize) -> BTreeSet<String> {
 fn names_numbers_only(code: &str) -> bool {
     let mut named = code.match_indices("crate::sys");
     let in_a_group = code.contains("crate::{") && code.contains("sys::");
-    named.all(|(at, word)| code[at + word.len()..].starts_with("::abi::")) && !in_a_group
+    let is_abi = |rest: &str| rest.starts_with("::abi::") || rest.starts_with("::abi;");
+    named.all(|(at, word)| is_abi(&code[at + word.len()..])) && !in_a_group
 }
 
 /// True where `word` is in `code` as a path of its own (`libc::`, not `my_libc::`).
@@ -461,6 +468,32 @@ fn a_constant_of_the_kernels_is_defined_once() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A line that gives a number the name of one of the kernel's constants: `4 => "MADV_DONTNEED"`, `(0x10, "MAP_FIXED")`.
+fn names_given(line: &str) -> Option<&str> {
+    let (before, rest) = line.split_once('"')?;
+    let number = before.trim_end().trim_end_matches(['=', '>', ',']).trim_end();
+    let digits = number.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    let has_number = number[digits.len()..].starts_with(|c: char| c.is_ascii_digit());
+    let name = rest.split('"').next()?;
+    (has_number && number != before.trim_end() && is_kernels(name)).then_some(name)
+}
+
+/// Tables of names take the numbers from `src/sys`, too.
+#[test]
+fn a_name_of_the_kernels_is_given_to_its_own_constant() {
+    assert_eq!(names_given("        4 => \"MADV_DONTNEED\","), Some("MADV_DONTNEED"));
+    assert_eq!(names_given("    (0x1_0000, \"MAP_NONBLOCK\"),"), Some("MAP_NONBLOCK"));
+    assert_eq!(names_given("    12 => (\"ENOMEM\", \"Cannot allocate memory\"),"), None);
+    assert_eq!(names_given("    MADV_FREE => \"MADV_FREE\","), None);
+    let mut wrong = Vec::new();
+    for path in files_below("src", ".rs").into_iter().filter(|path| !is_test_file(path)) {
+        for name in stripped(&read(&path), true).lines().filter_map(names_given) {
+            wrong.push(format!("{} gives {name} a number", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Parts of names of allocators and runtimes, as words of code and texts have them.
 const ALLOCATORS: &[&str] = &[
     "bionic",
@@ -485,11 +518,15 @@ const ALLOCATORS: &[&str] = &[
 /// Who names one outside of `attribution/rules`, and why. It can only become shorter: what is not needed any
 /// more has to go.
 const NAMED_OUTSIDE: &[(&str, &[&str], &str)] = &[
-    ("src/session/snapshots/saved.rs", &["glibc"], "says what a saved file lacks, before any rule is asked"),
+    (
+        "src/session/snapshots/saved.rs",
+        &["glibc"],
+        "says what a saved file lacks, before any rule is queried",
+    ),
     (
         "src/heap/describe/builtin.rs",
         &["jemalloc", "mimalloc", "musl", "tcmalloc"],
-        "lists the files of descriptions beside it",
+        "lists the files of descriptions next to it",
     ),
     ("src/objects/library.rs", &["glibc"], "the magic of /etc/ld.so.cache"),
     ("src/store/code.rs", &["glibc", "jemalloc"], "names of fields in the recording's format"),
@@ -793,6 +830,7 @@ fn the_scanner_sees_what_it_has_to() {
     assert_eq!(code_of("a\n#[cfg(test)]\nmod tests {\n use crate::app;\n}\n"), "a\n");
     assert_eq!(code_of("a.expect(\"b\")\n"), "a.expect(\")\n");
     assert!(names_numbers_only("use crate::sys::abi::MAP_FIXED;\nuse crate::sys::abi::refused::EINVAL;"));
+    assert!(names_numbers_only("use crate::sys::abi;"));
     assert!(!names_numbers_only("use crate::sys::abi::MAP_FIXED;\nuse crate::sys::poll;"));
     assert!(!names_numbers_only("use crate::{sys::poll, model::Addr};"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Any bytes as an ELF file: its function symbols, by every way they are asked for.
+//! Any bytes as an ELF file: its function symbols, in every way they are looked up.
 //! A good corpus: small programs, stripped ones, and one with .gnu_debugdata.
 #![no_main]
 

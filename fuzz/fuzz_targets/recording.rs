@@ -375,7 +375,7 @@ fuzz_target!(|bytes: &[u8]| {
     if replay.run(&mut |_, _| ControlFlow::Continue(())).is_err() {
         return;
     }
-    // Without an end there are no names in it, and the files would be asked that it names.
+    // Without an end there are no names in it, and the files that it names would be read for them.
     if replay.ended_ns().is_some() {
         let (report, _) = replay.report();
         to_text(&report, TextOptions::default());

@@ -133,15 +133,15 @@ def resident(report, known):
     """Bytes resident in each range that known.c wrote down."""
     process = report["processes"][0]
     for line in known.splitlines():
-        address, length, want, kind = line.split()
+        address, length, expected, kind = line.split()
         start, end = int(address, 16), int(address, 16) + int(length)
         inside = [r for a, b, r in regions(process) if start <= a and b <= end]
         virt, rss = sum(r["virt"] for r in inside), sum(r["rss"] for r in inside)
         # A region may be larger than the range where neighbours are one.
         if kind == "elsewhere":
-            raise Bad("fails", "the kernel gave another address than the one that was asked for")
-        if virt == int(length) and rss != int(want):
-            raise Bad("wrong", f"{kind}: {rss} bytes resident, not {want} ({process['residency']})")
+            raise Bad("fails", "the kernel gave another address than the one that was requested")
+        if virt == int(length) and rss != int(expected):
+            raise Bad("wrong", f"{kind}: {rss} bytes resident, not {expected} ({process['residency']})")
         if virt > int(length):
             raise Bad("wrong", f"{kind}: {virt} bytes mapped, not {length}")
     if sum(r["virt"] for _, _, r in regions(process)) != process["totals"]["virt"]:
@@ -255,9 +255,9 @@ def heap(s, name, threads, rounds, keep):
     if (blocks, size) != (threads * keep, threads * keep * 1000):
         raise Bad("wrong", f"{blocks} blocks of {size} bytes are keeper()'s, not {threads * keep} of 1000 each")
     allocations, frees = threads * (rounds + keep), threads * rounds
-    for what, want in (("allocations", allocations), ("frees", frees)):
-        if not want <= totals[what] <= want + 8 * threads:
-            raise Bad("wrong", f"{totals[what]} {what}, not {want} and a few of libc's")
+    for what, expected in (("allocations", allocations), ("frees", frees)):
+        if not expected <= totals[what] <= expected + 8 * threads:
+            raise Bad("wrong", f"{totals[what]} {what}, not {expected} and a few of libc's")
 
 
 def sample(s, threads, keep):
@@ -336,9 +336,9 @@ def paged(s, backend, fields):
         if region is None:
             raise Bad("wrong", f"{kind}: no region begins at {address}")
         for key, names in fields.items():
-            want = sum(smaps_field(smaps, start, name) for name in names)
-            if region[key] != want:
-                raise Bad("wrong", f"{kind}: {key} is {region[key]}, smaps has {want} ({process['residency']})")
+            expected = sum(smaps_field(smaps, start, name) for name in names)
+            if region[key] != expected:
+                raise Bad("wrong", f"{kind}: {key} is {region[key]}, smaps has {expected} ({process['residency']})")
     if not said:
         raise Bad("fails", "the program said nothing")
 

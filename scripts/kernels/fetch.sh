@@ -83,7 +83,7 @@ unpack() {
     say "fetching ${package/=/ }"
     if (cd "$work" && private_apt apt-get download -qq "$package") >"$KERNELS_CACHE/apt/get.log" 2>&1 &&
         dpkg-deb --fsys-tarfile "$work"/*.deb >"$work/tar"; then
-        # tar fails where one pattern matches nothing, which is fine: the caller looks.
+        # tar fails where one pattern matches nothing, which is fine: the caller checks.
         tar -x -f "$work/tar" -C "$to" --wildcards --transform 's|.*/||' "$@" 2>/dev/null || :
         rm -rf "$work"
         return
@@ -124,7 +124,7 @@ qemu_get() {
         say "fetching qemu $version"
         rm -rf "$to"
         mkdir -p "$to"
-        # What the machine has of the libraries is not fetched: here apt is told what is installed.
+        # What the machine has of the libraries is not fetched: here apt gets a list of what is installed.
         private_apt apt-get -o Dir::State::status=/var/lib/dpkg/status -o APT::Default-Release="$RELEASE" \
             -o Dir::Cache::archives="$to" install -qq -d -y --no-install-recommends \
             {qemu-system-{x86,common,data},seabios}/"$suite" >"$KERNELS_CACHE/apt/get.log" 2>&1 ||

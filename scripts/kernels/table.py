@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/kernels.md: what was measured, beside what is written there.
+"""The tables of docs/kernels.md: what was measured, and what is written there.
 
   table.py print|compare|update DOCUMENT RESULTS ROW...
 
@@ -61,10 +61,10 @@ def table_text(table, rows):
 
 
 def main():
-    action, document, results, wanted = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
+    action, document, results, rows = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
     with open(document, encoding="utf-8") as file:
         text = file.read()
-    measured = {row: line_of(results, row) for row in wanted}
+    measured = {row: line_of(results, row) for row in rows}
     different = 0
     for table in HEADS:
         mine = {row: line for row, line in measured.items() if ("/" in row) == (table == "variants")}

@@ -2,7 +2,7 @@
 
 use super::error::AppError;
 use super::output::OutputSpec;
-use crate::cli::{self, DiffFormat, FlameArgs, Format};
+use crate::cli::{DiffFormat, FlameArgs, Format};
 use crate::diff::Side;
 use crate::render::{
     FlameError, FlameOptions, FlameSide, FlameSides, Width, diff_to_folded, diff_to_svg, to_folded, to_pprof,
@@ -97,12 +97,9 @@ fn options(args: FlameArgs) -> FlameOptions {
 }
 
 /// The requested width, or else the one that answers why VIRT is larger than RSS.
-fn width(requested: Option<cli::Width>, of: &[&Process], known: bool) -> Result<Width, AppError> {
+fn width(requested: Option<Width>, of: &[&Process], known: bool) -> Result<Width, AppError> {
     let width = match requested {
-        Some(cli::Width::Virt) => Width::Virt,
-        Some(cli::Width::Writable) => Width::Writable,
-        Some(cli::Width::Rss) => Width::Rss,
-        Some(cli::Width::Unused) => Width::Unused,
+        Some(requested) => requested,
         None if known => Width::Unused,
         None => {
             say("it is not known what is in memory here: stacks are as wide as their VIRT");

@@ -19,7 +19,7 @@ const MANY: usize = 4096;
 pub struct LiveEvents {
     writer: EventWriter,
     symbolizer: Symbolizer,
-    wants_names: bool,
+    needs_names: bool,
     named: HashSet<StackId>,
     waiting: Vec<Step>,
     newest_ns: u64,
@@ -34,7 +34,7 @@ pub struct LiveEvents {
 /// How events are printed while they come.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveOptions {
-    pub wants_names: bool,
+    pub needs_names: bool,
     /// For a command, whose exit status is waited for; else vmaudit ends when the reader is gone.
     pub to_the_end: bool,
 }
@@ -62,7 +62,7 @@ impl LiveEvents {
         LiveEvents {
             writer,
             symbolizer: Symbolizer::new(Config::default()),
-            wants_names: options.wants_names,
+            needs_names: options.needs_names,
             to_the_end: options.to_the_end,
             named: HashSet::new(),
             waiting: Vec::new(),
@@ -87,7 +87,7 @@ impl LiveEvents {
             return true;
         }
         let mut fresh = Vec::new();
-        if self.wants_names {
+        if self.needs_names {
             let stacks = self.waiting.iter().filter_map(|step| match step {
                 Step::Event(event) => event.stack.ok(),
                 _ => None,

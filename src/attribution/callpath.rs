@@ -109,6 +109,12 @@ impl CallPath {
         rest.get(..count).unwrap_or(&[])
     }
 
+    /// True if nothing but `own` lines and wrappers lies between the call and line `at`. What somebody else maps who was
+    /// called from there is not the caller's.
+    pub fn is_direct(&self, at: usize, own: impl Fn(&Line) -> bool) -> bool {
+        self.lines.get(..at).is_some_and(|inner| inner.iter().all(|line| line.is_wrapper() || own(line)))
+    }
+
     /// The raw frames from line `from` outwards, to compare callers.
     pub fn frames_from(&self, from: usize) -> Vec<Frame> {
         let mut frames: Vec<Frame> = Vec::new();

@@ -131,25 +131,25 @@ fn mark_stacks(world: &World<'_>) -> Marks {
 }
 
 /// The rules that are tried on one level of evidence, by their numbers.
-struct RulesToAsk(Vec<usize>);
+struct RulesToTry(Vec<usize>);
 
-impl Default for RulesToAsk {
-    fn default() -> RulesToAsk {
-        RulesToAsk((0..RULES.len()).collect())
+impl Default for RulesToTry {
+    fn default() -> RulesToTry {
+        RulesToTry((0..RULES.len()).collect())
     }
 }
 
-impl RulesToAsk {
+impl RulesToTry {
     /// Tries one after the other, until one claims the piece. A rule that does not handle this level at all
     /// is not tried again: tens of thousands of pieces are classified on each level.
     fn first<T>(
         &mut self,
         world: &World<'_>,
-        mut ask: impl FnMut(&dyn Rule) -> Option<T>,
+        mut query: impl FnMut(&dyn Rule) -> Option<T>,
     ) -> Option<(usize, T)> {
         let mut next = 0;
         while let Some(&rule) = self.0.get(next) {
-            let answer = ask(RULES[rule]);
+            let answer = query(RULES[rule]);
             if world.was_not_for_me() {
                 self.0.remove(next);
                 continue;
@@ -165,16 +165,16 @@ impl RulesToAsk {
 
 #[derive(Default)]
 struct Levels {
-    cuts: RulesToAsk,
-    name: RulesToAsk,
-    header: RulesToAsk,
-    thread: RulesToAsk,
-    shape: RulesToAsk,
-    last: RulesToAsk,
+    cuts: RulesToTry,
+    name: RulesToTry,
+    header: RulesToTry,
+    thread: RulesToTry,
+    shape: RulesToTry,
+    last: RulesToTry,
 }
 
 /// Where rules know of a boundary inside of a region; ascending.
-fn cuts(world: &World<'_>, region: &Region, rules: &mut RulesToAsk) -> Vec<Addr> {
+fn cuts(world: &World<'_>, region: &Region, rules: &mut RulesToTry) -> Vec<Addr> {
     let mut cuts: Vec<Addr> = Vec::new();
     rules.first::<()>(world, |rule| {
         cuts.extend(rule.cuts(region, world));

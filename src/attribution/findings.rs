@@ -9,7 +9,7 @@ use super::world::World;
 use super::{Piece, distinct};
 use crate::ledger::{Doubt, OriginRecord};
 use crate::model::heap::own;
-use crate::model::{AddrRange, Frame, Pid, StackId, Tid};
+use crate::model::{AddrRange, Frame, NoStack, Pid, StackId, Tid};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -231,6 +231,10 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
             "the call that made it was seen, but its stack ends within the C library: who asked for it is not \
              known, and neither a header nor its shape tells",
         ),
+        None if group.record.is_some() => Advice::why(without_stack(&group)),
+        None if is_32_bit(world) => Advice::why(
+            "the calls of 32-bit programs are not traced, and neither a name nor its shape tells what it is",
+        ),
         None if world.input.reconciled.events == 0 => Advice::why(
             "neither a name nor a header nor its shape tells what it is, and no call was traced: only the stack \
              of the call that mapped it would tell",
@@ -296,4 +300,18 @@ fn joined_ranges(pieces: &[&Piece]) -> Vec<AddrRange> {
         }
     }
     out.into_iter().map(|(range, _)| range).collect()
+}
+
+fn without_stack(group: &Group<'_>) -> String {
+    let lost = group.record.is_some_and(|record| record.stack == Err(NoStack::Lost));
+    let reason = if lost { ", for which the buffer had no space (--ring-bytes)" } else { "" };
+    format!(
+        "the call that made it was seen, but not its stack{reason}: who asked for it is not known, and neither a header \
+         nor its shape tells"
+    )
+}
+
+/// The kernel puts the first thread's stack of every other program above.
+fn is_32_bit(world: &World<'_>) -> bool {
+    world.mappings().iter().any(|m| m.is_special("[stack]") && m.range.end.0 <= 1 << 32)
 }

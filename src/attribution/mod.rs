@@ -26,9 +26,7 @@ pub use classify::unused;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
-pub use rules::data::{
-    DataRules, Knob, Mapped, Named, Query, RuleError, TableRule, each_once, parse as parse_rules,
-};
+pub use rules::data::{DataRules, Knob, Mapped, Named, Query, TableRule, each_once, parse as parse_rules};
 pub use rules::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
     own_blocks, place_option,

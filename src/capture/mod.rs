@@ -23,7 +23,7 @@ pub mod wire;
 pub use config::CaptureConfig;
 
 use crate::model::stack::{FoundRuntime, ManagedFrames};
-use crate::model::{Addr, LeftStack, MmKey, Refusal, StackSample, Touch, VmEvent};
+use crate::model::{Addr, LeftStack, MmKey, Refusal, StackSample, StackWord, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
 
 /// An event with what its stack can be made from.
@@ -94,8 +94,9 @@ pub struct KnownStack<'a> {
     pub ip: u64,
     /// Bytes from the stack pointer to the stack's end.
     pub depth: u64,
-    /// Return addresses, each after its distance from the stack pointer.
-    pub returns: &'a [(u64, u64)],
+    /// rbp's distance from the stack pointer, where a frame is found by it.
+    pub frame_pointer: Option<u64>,
+    pub words: &'a [StackWord],
 }
 
 /// Publishes to a backend which stacks it may send as numbers.
@@ -205,7 +206,7 @@ pub enum CaptureError {
     Target { pid: i32, source: libbpf_rs::Error },
     #[error("passing the cgroup to the BPF program: {0:#}")]
     Cgroup(#[source] libbpf_rs::Error),
-    #[error("looking for the threads of the targets: {0:#}")]
+    #[error("listing the threads of the targets: {0:#}")]
     Threads(#[source] libbpf_rs::Error),
     #[error("the targets start threads faster than they can be marked: {passes} passes were not enough")]
     NeverDone { passes: u32 },

@@ -1,12 +1,14 @@
-//! Structures of the kernel's side as bytes.
+//! Structures of the kernel's side and of the preloaded library as bytes.
 
 use super::bpf::skel::types::{
     touch_state, vmaudit_found, vmaudit_interpreter, vmaudit_known_stack, vmaudit_managed_frame,
     vmaudit_record,
 };
 use super::heap::skel::types::{
-    vmaudit_heap_brief, vmaudit_heap_rule, vmaudit_heap_rule_key, vmaudit_heap_site, vmaudit_heap_site_key,
+    block_key, vmaudit_heap_brief, vmaudit_heap_rule, vmaudit_heap_rule_key, vmaudit_heap_site,
+    vmaudit_heap_site_key,
 };
+use super::preload::layout::Hello;
 use std::mem::size_of;
 
 /// Integers without padding: each of its bytes is initialised, and any bytes are a value of it.
@@ -20,7 +22,7 @@ macro_rules! plain {
     ($($type:ty = $bytes:literal),* $(,)?) => {
         $(
             const _: () = assert!(size_of::<$type>() == $bytes);
-            // SAFETY: libbpf-cargo makes it of integers and arrays of integers, and its size is theirs.
+            // SAFETY: it is made of integers and arrays of integers, and its size is theirs.
             unsafe impl Plain for $type {}
         )*
     };
@@ -29,7 +31,7 @@ macro_rules! plain {
 plain! {
     vmaudit_record = 216,
     vmaudit_found = 40,
-    vmaudit_known_stack = 688,
+    vmaudit_known_stack = 1344,
     vmaudit_managed_frame = 24,
     vmaudit_interpreter = 16,
     touch_state = 56,
@@ -38,6 +40,9 @@ plain! {
     vmaudit_heap_rule = 8,
     vmaudit_heap_site_key = 32,
     vmaudit_heap_site = 64,
+    block_key = 16,
+    // In preload/area.rs, of the same kind.
+    Hello = 16,
 }
 
 /// What `bytes` begin with; `None` for what is too short.

@@ -118,7 +118,7 @@ fn of_program(words: &str, refusal: &mut Refusal) {
 const LOG_HEAD: &str = "-- BEGIN PROG LOAD LOG --";
 
 /// What a line of the verifier's log says to be missing (kernel/bpf/verifier.c, and libbpf's own words for
-/// instructions that it had to spoil: fixup_verifier_log).
+/// instructions that it had to invalidate: fixup_verifier_log).
 fn missing(line: &str) -> Option<Missing> {
     let line = line.trim();
     if let Some((name, _)) = quoted(line, "kfunc '") {

@@ -3,27 +3,10 @@
 use super::quantity::{seconds, seconds_from_start, size};
 use super::target::pid;
 use super::{Aslr, Backend, RingArgs, StackArgs};
-use clap::{ArgGroup, Args, ValueEnum};
+use crate::render::events::{EventsFormat, TimeStyle};
+use clap::{ArgGroup, Args};
 use std::ffi::OsString;
 use std::path::PathBuf;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum EventTime {
-    /// Seconds since the command began (attach: since tracing did)
-    Relative,
-    /// Seconds since the machine started (CLOCK_MONOTONIC)
-    Monotonic,
-    /// Date and time of day, UTC
-    Clock,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum EventFormat {
-    /// As strace -f -k prints calls
-    Text,
-    /// One JSON object a line (docs/events.md)
-    Json,
-}
 
 #[derive(Args, Debug)]
 #[command(
@@ -32,12 +15,12 @@ pub enum EventFormat {
 #[command(group = ArgGroup::new("source").required(true).multiple(true).args(["recording", "command", "pid"]))]
 pub struct EventsArgs {
     /// How to write the events
-    #[arg(short, long, value_enum, default_value_t = EventFormat::Text, value_name = "FORMAT")]
-    pub format: EventFormat,
+    #[arg(short, long, value_enum, default_value_t = EventsFormat::Text, value_name = "FORMAT")]
+    pub format: EventsFormat,
 
     /// What times count from
-    #[arg(long, value_enum, default_value_t = EventTime::Relative, value_name = "FROM")]
-    pub time: EventTime,
+    #[arg(long, value_enum, default_value_t = TimeStyle::Relative, value_name = "FROM")]
+    pub time: TimeStyle,
 
     /// Leave the stacks out
     #[arg(long)]

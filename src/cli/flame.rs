@@ -1,7 +1,8 @@
 //! What flame graphs show, and how.
 
 use super::{DiffFormat, Format};
-use clap::{Args, ValueEnum};
+use crate::render::Width;
+use clap::Args;
 
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[command(next_help_heading = "Flame graphs")]
@@ -28,18 +29,6 @@ pub struct FlameArgs {
     /// Distinguish the source lines of a function
     #[arg(long)]
     pub lines: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Width {
-    /// Mapped: all of the address space
-    Virt,
-    /// Mapped with PROT_WRITE
-    Writable,
-    /// In memory
-    Rss,
-    /// Mapped, neither in memory nor swapped out: what VIRT has more than RSS
-    Unused,
 }
 
 impl FlameArgs {

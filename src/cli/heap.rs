@@ -191,7 +191,7 @@ impl HeapArgs {
                  {interval} s (--interval)"
             )),
             Some(duration) if self.older.is_some_and(|age| age.as_secs_f64() >= duration) => Err(format!(
-                "nothing that is seen can be as old as --older asks: --duration {duration} is not longer"
+                "nothing that is seen can be as old as --older requires: --duration {duration} is not longer"
             )),
             _ => Ok(()),
         }

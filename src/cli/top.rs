@@ -2,7 +2,8 @@
 
 use super::quantity::seconds;
 use super::{Backend, StackArgs, TargetArgs};
-use clap::{Args, ValueEnum};
+use crate::top::SortBy;
+use clap::Args;
 
 #[derive(Args, Debug)]
 pub struct TopArgs {
@@ -27,8 +28,8 @@ pub struct TopArgs {
     pub interval: f64,
 
     /// What comes first: the largest of this, or the first by name
-    #[arg(short, long, value_enum, default_value_t = TopSort::Unused, value_name = "COLUMN")]
-    pub sort: TopSort,
+    #[arg(short, long, value_enum, default_value_t = SortBy::Unused, value_name = "COLUMN")]
+    pub sort: SortBy,
 
     /// End after N snapshots
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -37,19 +38,4 @@ pub struct TopArgs {
     /// Print each snapshot as plain text instead, for scripts and files
     #[arg(short, long)]
     pub batch: bool,
-}
-
-/// The column that rows are sorted by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum TopSort {
-    /// What is mapped
-    Virt,
-    /// What is in memory
-    Rss,
-    /// What is mapped, and neither in memory nor in swap
-    Unused,
-    /// How much VIRT has grown since the start of vmaudit
-    Growth,
-    /// The process' or category's name
-    Name,
 }

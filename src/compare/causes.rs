@@ -2,9 +2,9 @@
 //! stack that requested it as module + offset, or the file, or the part.
 
 use super::model::{CategoryChange, CauseChange, Footprints};
-use super::spread::signed;
 use crate::report::Report;
 use crate::report::model::{Frame, Process, Region, Role, Stack};
+use crate::report::number::change;
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of all regions with one owner.
@@ -185,11 +185,11 @@ impl Footprints {
     }
 
     pub fn virt_change(&self) -> i64 {
-        signed(self.virt[0], self.virt[1])
+        change(self.virt[0], self.virt[1])
     }
 
     pub fn rss_change(&self) -> i64 {
-        signed(self.rss[0], self.rss[1])
+        change(self.rss[0], self.rss[1])
     }
 
     /// Of VIRT or of RSS.

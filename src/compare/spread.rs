@@ -1,5 +1,6 @@
 //! Medians, spreads, and when two of them differ.
 
+use crate::report::number::change;
 use serde::{Deserialize, Serialize};
 
 /// One figure over the runs of a side.
@@ -39,7 +40,7 @@ impl Spread {
 
     /// How much more `after` is.
     pub fn change(self, after: Spread) -> i64 {
-        signed(self.median, after.median)
+        change(self.median, after.median)
     }
 
     pub fn verdict(self, after: Spread) -> Verdict {
@@ -53,10 +54,4 @@ impl Spread {
             Verdict::Differs
         }
     }
-}
-
-/// `after` - `before`.
-pub fn signed(before: u64, after: u64) -> i64 {
-    let difference = i128::from(after) - i128::from(before);
-    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }

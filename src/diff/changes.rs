@@ -122,11 +122,11 @@ impl<'s, 'a> Writer<'s, 'a> {
             Cause::NoFinding => Some("in no finding".to_owned()),
             Cause::Stack(_) | Cause::Category => None,
         };
-        let wants_stack = match largest.region.category.as_str() {
+        let has_stack = match largest.region.category.as_str() {
             "loader" => false,
             _ => !matches!(cause, Cause::NoFinding),
         };
-        let stack = part.largest(|item| item.stack().is_some()).and_then(Item::stack).filter(|_| wants_stack);
+        let stack = part.largest(|item| item.stack().is_some()).and_then(Item::stack).filter(|_| has_stack);
         let (why, fix) = match finding {
             Some(f) if !f.why.is_empty() => (Some(f.why.clone()), f.fix.clone()),
             Some(f) => (None, f.fix.clone()),

@@ -1,5 +1,6 @@
 //! The comparison as it is written (docs/diff.md). Sizes are bytes.
 
+use crate::model::number::change;
 use crate::report::model::{Fix, Range, Stack};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,7 @@ pub struct Width {
 impl Width {
     /// Sides are checked to hold less than 2^63 bytes.
     pub fn new(a: u64, b: u64) -> Width {
-        Width { a, b, change: (i128::from(b) - i128::from(a)).clamp(i64::MIN.into(), i64::MAX.into()) as i64 }
+        Width { a, b, change: change(a, b) }
     }
 }
 
@@ -136,21 +137,41 @@ pub struct Reason {
     pub shared_with: Vec<String>,
 }
 
-/// One of the two things compared.
+/// What a side was read from, and the first of the processes compared.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SideFacts {
+pub struct SideSource {
     /// The file.
     pub source: String,
     /// `recording`, `report`, `smaps`.
     pub kind: String,
-    /// `bpf`, `snapshot` …
+    /// `bpf`, `snapshot` …; of a heap `preload`, `bpf`.
     pub backend: String,
-    /// The first of the processes compared.
     pub pid: i32,
     pub comm: String,
     pub exe: String,
     pub cmdline: Vec<String>,
+}
+
+impl SideSource {
+    pub(super) fn of_process(pid: i32, (comm, exe): (&str, &str), cmdline: &[String]) -> SideSource {
+        let (comm, exe) = (comm.to_owned(), exe.to_owned());
+        SideSource { pid, comm, exe, cmdline: cmdline.to_vec(), ..SideSource::default() }
+    }
+
+    /// Of a report by this backend.
+    pub(super) fn read_from(self, (source, kind): (&str, &str), backend: &str) -> SideSource {
+        let (source, kind, backend) = (source.to_owned(), kind.to_owned(), backend.to_owned());
+        SideSource { source, kind, backend, ..self }
+    }
+}
+
+/// One of the two things compared.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SideFacts {
+    #[serde(flatten)]
+    pub of: SideSource,
     /// Randomisation was on for one of them at least.
     pub aslr: bool,
     /// Processes in the file, and how many of them are compared.

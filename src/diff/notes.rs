@@ -23,7 +23,7 @@ pub(super) fn notes(
     }
     for (name, side) in [("A", a), ("B", b)] {
         let facts = &side.facts;
-        several(name, (facts.processes, facts.compared), (&facts.comm, facts.pid), &mut out);
+        several(name, (facts.processes, facts.compared), (&facts.of.comm, facts.of.pid), &mut out);
         loss(name, side, &mut out);
         if !side.knows_residency() {
             out.push(format!("{name} does not say what is in memory: RSS and unused are not compared"));
@@ -39,7 +39,7 @@ pub(super) fn notes(
 }
 
 fn programs(a: &Side<'_>, b: &Side<'_>, out: &mut Vec<String>) {
-    let (of_a, of_b) = (base_name(&a.facts.exe), base_name(&b.facts.exe));
+    let (of_a, of_b) = (base_name(&a.facts.of.exe), base_name(&b.facts.of.exe));
     let unknown = of_a.is_empty() || of_b.is_empty();
     if !unknown && of_a != of_b && a.facts.compared == 1 && b.facts.compared == 1 {
         out.push(format!("two different programs are compared: A is {of_a}, B is {of_b}"));

@@ -4,6 +4,7 @@
 
 use super::model::{CategoryChange, Reason};
 use super::side::Side;
+use crate::model::number::signed;
 use crate::model::path::base_name;
 use crate::report::bears_on;
 use crate::report::frames::role_of_module;
@@ -56,10 +57,6 @@ pub(super) fn reasons(a: &Side<'_>, b: &Side<'_>, changes: &[CategoryChange]) ->
     }
     found.sort_by_key(|reason| std::cmp::Reverse(reason.explains.map_or(0, i64::unsigned_abs)));
     found
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// What is compared, by name, in words. What is not there is not limited, or not set.
@@ -154,7 +151,7 @@ mod tests {
         let stacks = reason("stack limit");
         assert_eq!((stacks.a.as_deref(), stacks.b.as_deref()), (Some("8 MiB"), Some("1 MiB")));
         assert_eq!(stacks.explains, Some(-0xc000));
-        assert_eq!(stacks.shared_with, ["threads"], "it cannot be told apart");
+        assert_eq!(stacks.shared_with, ["threads"], "it cannot be distinguished");
         let arenas = reason("MALLOC_ARENA_MAX");
         assert_eq!((arenas.a.as_deref(), arenas.b.as_deref(), arenas.explains), (None, Some("1"), None));
         assert_eq!(reason("memory").explains, None, "there is no JVM");

@@ -1,6 +1,6 @@
 //! One of the two reports, proven to add up.
 
-use super::model::SideFacts;
+use super::model::{SideFacts, SideSource};
 use super::select::{Pick, SelectError, select};
 use crate::report::model::{Process, Region, Report};
 
@@ -102,13 +102,10 @@ impl<'a> Side<'a> {
         let with_stack = items.iter().filter(|i| i.stack().is_some()).map(|i| i.region.virt).sum();
         let first = processes.first();
         let facts = SideFacts {
-            source: source.to_owned(),
-            kind: kind.to_owned(),
-            backend: report.backend.clone(),
-            pid: first.map_or(0, |p| p.pid),
-            comm: first.map(|p| p.comm.clone()).unwrap_or_default(),
-            exe: first.map(|p| p.exe.clone()).unwrap_or_default(),
-            cmdline: first.map(|p| p.cmdline.clone()).unwrap_or_default(),
+            of: first
+                .map(|p| SideSource::of_process(p.pid, (&p.comm, &p.exe), &p.cmdline))
+                .unwrap_or_default()
+                .read_from((source, kind), &report.backend),
             aslr: processes.iter().any(|p| p.aslr),
             processes: report.processes.len() as u64,
             compared: processes.len() as u64,
@@ -123,7 +120,7 @@ impl<'a> Side<'a> {
 
     /// What it was read from.
     pub fn source(&self) -> &str {
-        &self.facts.source
+        &self.facts.of.source
     }
 
     /// Those that are compared.

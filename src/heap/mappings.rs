@@ -2,6 +2,7 @@
 //! that is in memory, and the differences between these.
 
 use super::report::HeapProcess;
+use crate::model::number::signed;
 use crate::report::model::{Process, Region};
 use crate::report::units::size;
 use crate::report::{heap_description_of, own_blocks};
@@ -155,10 +156,6 @@ fn differences(found: &Comparison) -> Vec<Difference> {
         why,
     };
     all.into_iter().filter(|(_, _, bytes, _)| *bytes != 0).map(named).collect()
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

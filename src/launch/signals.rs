@@ -1,13 +1,15 @@
 //! The signals vmaudit takes while the target runs, through a signalfd.
 
 use super::error::TargetError;
+use crate::sys::poll::poll;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Those that stop vmaudit.
 const REQUESTS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
@@ -154,10 +156,19 @@ impl Signals {
         }))
     }
 
-    /// Waits for the next request to stop.
+    /// Until a signal can be read, or the time is over (None: never).
     ///
     /// # Errors
     /// When the kernel refuses what it never refuses.
+    pub fn wait_for(&self, timeout: Option<Duration>) -> Result<(), TargetError> {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).map(drop).map_err(TargetError::at("ppoll"))
+    }
+
+    /// Waits for the next request to stop.
+    ///
+    /// # Errors
+    /// The same.
     pub fn wait(&self) -> Result<Signal, TargetError> {
         loop {
             match self.next()? {
@@ -165,10 +176,7 @@ impl Signals {
                 Some(Arrived::Child | Arrived::Continued) => continue,
                 None => {}
             }
-            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(TargetError { step: "poll", errno }),
-            }
+            self.wait_for(None)?;
         }
     }
 }

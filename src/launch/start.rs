@@ -16,9 +16,10 @@ use super::user::{SUDO_VARIABLES, TargetUser};
 use super::{fork, secure};
 use crate::model::{HeldCalls, Pid};
 use crate::sys::pidfd;
+use crate::sys::poll::poll;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::{Uid, pipe2, read, write};
@@ -26,6 +27,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What to start, and how.
 #[derive(Clone, Debug, Default)]
@@ -388,22 +390,14 @@ fn is_setuid(file: &std::path::Path) -> bool {
 /// Waits until either can be read (or its other end is closed), and returns which.
 fn wait_for(status: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
     let mut fds = [PollFd::new(status, PollFlags::POLLIN), PollFd::new(listener, PollFlags::POLLIN)];
-    match poll(&mut fds, PollTimeout::NONE) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        Err(errno) => return Err(errno),
-    }
+    poll(&mut fds, None)?;
     let ready = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
     Ok((!ready(&fds[0]).is_empty(), ready(&fds[1]).contains(PollFlags::POLLIN)))
 }
 
 /// Whether it can be read now.
 fn can_be_read(status: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let mut fds = [PollFd::new(status, PollFlags::POLLIN)];
-    match poll(&mut fds, PollTimeout::ZERO) {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::EINTR) => Ok(false),
-        Err(errno) => Err(errno),
-    }
+    poll(&mut [PollFd::new(status, PollFlags::POLLIN)], Some(Duration::ZERO))
 }
 
 fn close(fd: RawFd) {

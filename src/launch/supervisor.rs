@@ -10,13 +10,11 @@ use super::signals::{self, Arrived, Signals};
 use crate::model::Pid;
 use crate::sys::stat;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -161,13 +159,7 @@ impl Supervisor {
 
     /// Waits for a signal, and keeps it if it is a request to stop.
     fn next_signal(&self, timeout: Option<Duration>) -> Result<(), TargetError> {
-        let millis = timeout.map(|t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
-        let timeout = millis.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from);
-        let mut ready = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ready, timeout.unwrap_or(PollTimeout::NONE)) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(TargetError { step: "poll", errno }),
-        }
+        self.signals.wait_for(timeout)?;
         while let Some(arrived) = self.signals.next()? {
             if let Arrived::Request { signal, .. } = arrived {
                 self.request.set(Some(signal));

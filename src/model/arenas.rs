@@ -12,6 +12,15 @@ use super::{AddrRange, Mapping};
 /// read. The process may run meanwhile.
 pub type ReadMemory<'a> = dyn FnMut(Addr, &mut [u8]) -> bool + 'a;
 
+/// Memory that consists of these bytes, from `start` on.
+pub fn memory_of(start: u64, bytes: &[u8]) -> impl FnMut(Addr, &mut [u8]) -> bool {
+    move |at, into| {
+        let from = at.0.checked_sub(start).and_then(|from| usize::try_from(from).ok());
+        let found = from.and_then(|from| bytes.get(from..from.checked_add(into.len())?));
+        found.map(|found| into.copy_from_slice(found)).is_some()
+    }
+}
+
 /// A block that the program holds: the requested size, and the number of the stack that requested it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownBlock {

@@ -13,13 +13,16 @@ pub mod headers;
 pub mod heap;
 pub mod held_call;
 pub mod mapping;
+pub mod number;
 pub mod observation;
 pub mod path;
 pub mod sample;
 pub mod stack;
 pub mod symbol;
 pub mod timeline;
+pub mod toml_file;
 pub mod trial;
+pub mod wait_status;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE, USER_END};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
@@ -36,7 +39,7 @@ pub use mapping::{Mapping, MappingFile};
 pub use observation::Observations;
 pub use observation::limits::{CgroupLimit, HugePages, Limits, Overcommit};
 pub use observation::marks::{CodeMarks, EXPORTS_MALLOC, FileMarks, NOT_ELF, Sign};
-pub use sample::{LeftStack, StackSample, UnwindRow};
+pub use sample::{ExpectedWord, LeftStack, StackSample, StackWord, UnwindRow};
 pub use stack::{
     Completeness, Frame, FrameKind, GENERATED, ModuleId, ModuleInfo, SourcePlace, Stack, StackId, StackTable,
 };

@@ -13,3 +13,8 @@ pub fn base_name_bytes(path: &[u8]) -> &[u8] {
     let path = path.strip_suffix(DELETED.as_bytes()).unwrap_or(path);
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
+
+/// The same as text.
+pub fn base_name_lossy(path: &[u8]) -> String {
+    String::from_utf8_lossy(base_name_bytes(path)).into_owned()
+}

@@ -6,7 +6,7 @@ pub const STACK_BYTES: u64 = 65_536;
 pub const RING_BYTES: u32 = 28 << 20;
 pub const SPILL_BYTES: u32 = 4 << 20;
 /// Bytes of what was read and not handled yet.
-pub const QUEUE_BYTES: u32 = 64 << 20;
+pub const QUEUE_BYTES: u32 = 96 << 20;
 
 /// Registers and the stack's bytes above `sp`, as they were at an event.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +46,23 @@ pub struct LeftStack<'a> {
     /// As of [`StackSample`].
     pub bytes: &'a [u8],
     pub full: bool,
+}
+
+/// A word that the walk through a stack has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StackWord {
+    /// From the stack pointer, bytes.
+    pub distance: u64,
+    pub expected: ExpectedWord,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExpectedWord {
+    /// 0: the frames end here.
+    ReturnAddress(u64),
+    /// A saved register that a frame is found by, as its distance from the stack pointer: another thread may have the
+    /// same stack elsewhere.
+    FramePointer(u64),
 }
 
 /// How to get from a frame to its caller, where that takes no register but rsp and rbp.

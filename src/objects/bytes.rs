@@ -22,7 +22,7 @@ pub enum ObjectError {
     NoAnswer,
     #[error("no path leads to the file that was mapped ({0})")]
     NotFound(String),
-    #[error("the header asks for {0} bytes")]
+    #[error("the header claims {0} bytes")]
     TooLarge(u64),
     #[error("a symbol table without its names")]
     NoStrings,

@@ -33,7 +33,7 @@ const MAX_DESCRIPTIONS: usize = 64;
 /// Pages of the tables that are kept: 4 MiB.
 const MAX_PAGES: usize = 1024;
 
-/// The functions of one file, read as they are asked for.
+/// The functions of one file, read when they are needed.
 pub struct GoFunctions {
     table: FunctionTable,
     pages: Mutex<Pages>,

@@ -44,7 +44,7 @@ impl FunctionStarts {
             let all = segment.vaddr..segment.vaddr.saturating_add(segment.file_size);
             let mut targets = Targets::within(all.clone());
             for gap in gaps(&covers, &all) {
-                targets.ask_for(&gap);
+                targets.include(&gap);
                 starts.extend([gap.start, gap.end]);
             }
             in_pieces(file, (segment, len), CALL, |code, at| {
@@ -107,7 +107,7 @@ impl Targets {
     }
 
     /// Addresses in the pages of this range are kept.
-    fn ask_for(&mut self, range: &Range<u64>) {
+    fn include(&mut self, range: &Range<u64>) {
         let page = |at: u64| ((at - self.segment.start) / PAGE) as usize;
         let (first, last) = (page(range.start), page(range.end - 1));
         self.pages.iter_mut().take(last + 1).skip(first).for_each(|page| *page = true);
@@ -264,8 +264,8 @@ mod tests {
     #[test]
     fn only_requested_pages_have_targets() {
         let mut targets = Targets::within(0x1000..0x4800);
-        targets.ask_for(&(0x2ff0..0x3000));
-        targets.ask_for(&(0x4000..0x4800));
+        targets.include(&(0x2ff0..0x3000));
+        targets.include(&(0x4000..0x4800));
         for target in [0xfff, 0x1000, 0x2000, 0x2fff, 0x3000, 0x3fff, 0x4000, 0x47ff, 0x4800, u64::MAX] {
             targets.insert(target);
         }

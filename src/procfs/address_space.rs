@@ -43,8 +43,8 @@ pub(super) fn read_address_space(
     gaps: &mut Vec<String>,
 ) -> Result<AddressSpace, ObserveError> {
     let maps = dir.open_file("maps")?;
-    let wants_pages = matches!(from, ResidencySource::PagemapScan | ResidencySource::Pagemap);
-    let pagemap = if wants_pages { noted(gaps, dir.open_file("pagemap")) } else { None };
+    let needs_pages = matches!(from, ResidencySource::PagemapScan | ResidencySource::Pagemap);
+    let pagemap = if needs_pages { noted(gaps, dir.open_file("pagemap")) } else { None };
     let vm_swap = status.map(|status| status.figures.vm_swap);
     let mut pages = PageReader { dir, pagemap, vm_swap, gaps };
 
@@ -125,7 +125,7 @@ fn send_rest(maps: &File, first: Vec<u8>, chunks: Sender<Vec<u8>>) -> std::io::R
     let mut chunk = first;
     while !chunk.is_empty() {
         let read = std::mem::replace(&mut chunk, read_at_most(maps, CHUNK)?);
-        // who receives has panicked if this fails, and join tells
+        // who receives has panicked if this fails, and join reports it
         let _ = chunks.send(read);
     }
     Ok(())

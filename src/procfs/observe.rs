@@ -27,7 +27,7 @@ pub struct ObserveOptions {
     /// Copied to the result: only the caller knows whether the process is held.
     pub moment: SnapshotMoment,
     /// The first rung of the ladder PagemapScan, Pagemap, SmapsProportion to try; what is
-    /// above it is not used. `None` asks for no residency at all.
+    /// above it is not used. `None`: no residency at all.
     pub residency_from: ResidencySource,
     /// Names and stack pointers of all threads: three file operations each.
     pub threads: bool,
@@ -35,7 +35,7 @@ pub struct ObserveOptions {
     pub headers: &'static [Headers],
     /// VmFlags and shares of each VMA, from smaps, where that does not take long.
     pub details: bool,
-    /// What the mapped files are searched for, to tell which allocators and runtimes they hold: each is opened
+    /// What the mapped files are searched for, to find which allocators and runtimes they hold: each is opened
     /// once. Empty: none is.
     pub code: &'static [Sign],
 }

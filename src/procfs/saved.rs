@@ -264,7 +264,7 @@ mod tests {
     const HEAP: &str = "1000-4000 rw-p 00000000 00:00 0 [heap]\nRss: 8 kB\nSwap: 4 kB\n";
 
     #[test]
-    fn smaps_and_maps_are_told_apart() {
+    fn smaps_and_maps_are_distinguished() {
         let text =
             format!("{HEAP}ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\nRss: 4 kB\n");
         let saved = parse_saved(text.as_bytes()).expect("sound");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_with_its_line() {
+    fn damage_is_reported_with_its_line() {
         assert!(error(b"").contains("empty"));
         assert!(error(b"\n\n").contains("empty"));
         assert!(error(b"Name: bash\n").starts_with("line 1: "));

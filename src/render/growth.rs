@@ -3,6 +3,7 @@
 use super::frames::frames;
 use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, moment};
+use crate::model::number;
 use crate::report::growth::{Growth, ProcessGrowth, StackGrowth};
 use crate::report::units::{size, thousands};
 
@@ -30,7 +31,7 @@ pub fn growth_to_text(growth: &Growth, options: TextOptions) -> String {
 
 fn of_process(growth: &Growth, p: &ProcessGrowth, options: TextOptions, out: &mut String) {
     let figure = |bytes: Option<u64>| bytes.map_or("not there".to_owned(), size);
-    let change = p.to.unwrap_or(0) as i64 - p.from.unwrap_or(0) as i64;
+    let change = number::change(p.from.unwrap_or(0), p.to.unwrap_or(0));
     let name = options.color.paint(Tone::Heading, &truncated(&clean(&p.comm), 32));
     let key = options.color.paint(Tone::Key, &signed_size(change));
     *out += &format!("\n{name} (pid {})  VIRT {} → {}  {key}\n", p.pid, figure(p.from), figure(p.to));

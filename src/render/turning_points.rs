@@ -80,15 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn quiet_ones_are_short_and_restless_ones_bounded() {
+    fn quiet_ones_are_short_and_lively_ones_bounded() {
         assert_eq!(turning_points(&points(&[(50, 10); 100]), 12), [0, 99]);
         let straight: Vec<(u64, u64)> = (0..100).map(|at| (at * 1000, at)).collect();
         assert_eq!(turning_points(&points(&straight), 12), [0, 99]);
-        let restless: Vec<(u64, u64)> = (0..500).map(|at| (at * 7919 % 1009, at * 104_729 % 997)).collect();
-        let chosen = turning_points(&points(&restless), 12);
+        let lively: Vec<(u64, u64)> = (0..500).map(|at| (at * 7919 % 1009, at * 104_729 % 997)).collect();
+        let chosen = turning_points(&points(&lively), 12);
         assert_eq!(chosen.len(), 12);
-        let largest = restless.iter().map(|point| point.0).max();
-        assert!(chosen.iter().any(|&at| Some(restless[at].0) == largest));
+        let largest = lively.iter().map(|point| point.0).max();
+        assert!(chosen.iter().any(|&at| Some(lively[at].0) == largest));
         assert!(turning_points(&[], 12).is_empty());
         assert_eq!(turning_points(&points(&[(1, 1)]), 12), [0]);
     }

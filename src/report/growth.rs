@@ -2,6 +2,7 @@
 
 use super::category_name;
 use super::model::{Frame, Process, Report, Stack};
+use crate::model::number::change;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -45,7 +46,7 @@ pub struct StackGrowth {
 
 impl StackGrowth {
     pub fn change(&self) -> i64 {
-        self.to as i64 - self.from as i64
+        change(self.from, self.to)
     }
 }
 

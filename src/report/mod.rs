@@ -25,6 +25,7 @@ pub use crate::attribution::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
     own_blocks, place_option, units,
 };
+pub use crate::model::number;
 pub use build::{ProcessAudit, RANGES_SHOWN, ReportBuilder, build, build_for_text, summarize};
 pub use facts::{EventCounts, Inside, ProcessFacts, RunFacts};
 pub use model::{Report, SCHEMA};

@@ -179,6 +179,7 @@ fn says(
     let mapped = Mapped {
         reserved: region.prot.starts_with("---"),
         shared: region.prot.ends_with('s'),
+        huge: region.category == "hugetlb",
         caller: caller.map_or("", |line| line.module),
         bytes,
     };

@@ -1,4 +1,4 @@
-//! Does VIRT matter here? Judged by what the kernel counts and limits, not by how large it looks.
+//! Does VIRT matter here? Judged by what the kernel counts and limits, not by its size.
 
 use super::model::{Check, Verdict};
 use super::units::{size, thousands};

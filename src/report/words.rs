@@ -3,11 +3,12 @@
 use super::calls::{self, flags};
 use super::units::exact_size;
 use crate::ledger::{Change, LedgerPiece, LifeStep, RegionKind};
-use crate::model::{Addr, AddrRange, VmEvent, VmOp};
+use crate::model::{Addr, AddrRange, VmEvent, VmOp, wait_status};
+use crate::sys::abi::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_GUARD_INSTALL, MADV_REMOVE};
 
-/// madvise that takes pages away (MADV_DONTNEED, FREE, REMOVE, DONTNEED_LOCKED, GUARD_INSTALL).
+/// madvise that takes pages away.
 pub(super) fn gives_back(advice: i32) -> bool {
-    matches!(advice, 4 | 8 | 9 | 24 | 102)
+    matches!(advice, MADV_DONTNEED | MADV_FREE | MADV_REMOVE | MADV_DONTNEED_LOCKED | MADV_GUARD_INSTALL)
 }
 
 /// The call that made a step; None where the step was no call.
@@ -183,9 +184,11 @@ fn ended(event: Option<&VmEvent>) -> String {
     let Some(VmOp::Exit { code, .. }) = event.map(|event| &event.op) else {
         return "the process ended".to_string();
     };
-    match code & 0x7f {
-        _ if *code < 0 => "the process ended, with the page still mapped".to_string(),
-        0 => format!("the process exited {}, with the page still mapped", (code >> 8) & 0xff),
-        by => format!("the process was killed by {}, with the page still mapped", flags::signal(by)),
+    match (wait_status::exit_code(*code), wait_status::signal(*code)) {
+        (Some(code), _) => format!("the process exited {code}, with the page still mapped"),
+        (None, Some(by)) => {
+            format!("the process was killed by {}, with the page still mapped", flags::signal(by))
+        }
+        (None, None) => "the process ended, with the page still mapped".to_string(),
     }
 }

@@ -13,7 +13,7 @@
 mod caps;
 mod memory;
 
-pub use memory::read_memory;
+pub use memory::{read_memory, read_pointer, read_string};
 
 use crate::model::{Capabilities, Capability};
 use crate::sys::task;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_keeps_the_descriptors_that_it_asks_for_and_no_others() {
+    fn a_child_keeps_the_descriptors_that_it_names_and_no_others() {
         let files: Vec<std::fs::File> =
             (0..8).map(|_| std::fs::File::open("/dev/null").expect("it is there")).collect();
         let kept = [files[5].as_raw_fd(), files[2].as_raw_fd()];

@@ -8,11 +8,11 @@ use super::pipeline::Pipeline;
 use super::reporting;
 use super::say::say;
 use super::schedule::SnapshotTimes;
-pub use super::schedule::{AT_THE_END, NEVER, Schedule};
+pub use super::schedule::{AT_THE_END, End, NEVER, Schedule};
 use super::spaces::{is_audited, living};
 use super::watched::{SessionEvent, Watched};
 use crate::capture::EventSource;
-use crate::launch::{ExitStatus, HeldExit};
+use crate::launch::HeldExit;
 use crate::model::observation::SnapshotMoment;
 use crate::model::{Observations, Pid};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
@@ -29,19 +29,6 @@ const NAP: Duration = Duration::from_millis(10);
 const GLANCE: Duration = Duration::from_millis(1);
 /// How often a process that executes another program under a snapshot is examined.
 const ATTEMPTS: u32 = 3;
-
-/// How the run ended for vmaudit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// The command ended.
-    Exited(ExitStatus),
-    /// All processes that vmaudit was attached to ended.
-    NoneLeft,
-    /// `--duration` is over, or the user requested the report: the targets go on.
-    LeftRunning,
-    /// So did the load, with this exit code: the command goes on.
-    LoadEnded(u8),
-}
 
 pub struct Session<'a> {
     watched: Box<dyn Watched + 'a>,

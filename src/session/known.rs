@@ -3,7 +3,7 @@
 use crate::capture::{KnownStack, KnownStacks};
 use crate::model::hash::IntMap;
 use crate::model::{MmKey, StackId};
-use crate::unwind::{Repeated, pointers};
+use crate::unwind::{Repeated, pointers, returns};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -63,12 +63,13 @@ impl Known {
                     return;
                 }
                 self.last += 1;
-                let returns = again.returns.iter().map(|&(distance, _)| distance).collect();
+                let returns = returns(again.words).collect();
                 self.stacks.insert(self.last, KnownStackOf { id: again.stack, returns });
                 entry.insert((self.last, 0)).0
             }
         };
-        backend.publish(number, &KnownStack { mm, ip: again.ip, depth: again.depth, returns: again.returns });
+        let Repeated { ip, depth, frame_pointer, words, .. } = *again;
+        backend.publish(number, &KnownStack { mm, ip, depth, frame_pointer, words });
     }
 
     /// An equal stack may be another one from now on: other code was mapped, or it is another address space.

@@ -6,7 +6,7 @@ use crate::launch::Signals;
 
 /// From here to the end of vmaudit.
 pub fn begin(requests: Signals) {
-    let hear = move || {
+    let serve = move || {
         let Ok(signal) = requests.wait() else { return };
         say(format_args!("{signal}: the report is being made (again: end without it)"));
         let Ok(signal) = requests.wait() else { return };
@@ -16,5 +16,5 @@ pub fn begin(requests: Signals) {
         unsafe { libc::_exit(128 + signal as i32) }
     };
     // Without a thread requests are as before: the first one ends vmaudit.
-    let _ = std::thread::Builder::new().name("requests".to_owned()).spawn(hear);
+    let _ = std::thread::Builder::new().name("requests".to_owned()).spawn(serve);
 }

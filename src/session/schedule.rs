@@ -1,5 +1,6 @@
-//! When snapshots are taken.
+//! When snapshots are taken, and how a session ends.
 
+use crate::launch::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// Snapshots may take one part in this many of the time; more where the user requests a timeline.
@@ -9,6 +10,30 @@ const TIMELINE_SHARE: u32 = 10;
 pub const NEVER: Duration = Duration::from_secs(31_536_000);
 /// As `Schedule::interval`: a snapshot when the run ends, and none before.
 pub const AT_THE_END: Duration = Duration::from_secs(31_535_999);
+
+/// How the run ended for vmaudit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The command ended.
+    Exited(ExitStatus),
+    /// All processes that vmaudit was attached to ended.
+    NoneLeft,
+    /// `--duration` is over, or the user requested the report: the targets go on.
+    LeftRunning,
+    /// The load ended with this exit code: the command goes on.
+    LoadEnded(u8),
+}
+
+impl End {
+    /// vmaudit's own exit code, where nothing failed.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            End::Exited(status) => status.exit_code(),
+            End::LoadEnded(code) => code,
+            End::NoneLeft | End::LeftRunning => 0,
+        }
+    }
+}
 
 /// When to take snapshots and when to stop.
 #[derive(Clone, Copy, Debug)]

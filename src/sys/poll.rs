@@ -1,4 +1,4 @@
-//! ppoll(2) for what is to be read.
+//! ppoll(2).
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -6,11 +6,24 @@ use nix::sys::time::TimeSpec;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+/// Until one of these has an event that is polled for, the time is over (None: never), or a signal has come: then, as
+/// when the time is over, false.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<bool, Errno> {
+    match ppoll(fds, timeout.map(TimeSpec::from_duration), None) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Until one of these can be read, the time is over (None: never), or a signal has come.
 pub fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
     let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // An error leaves nothing to wait for: the reader gets it.
-    let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
+    let _ = poll(&mut fds, timeout);
 }
 
 /// Until it can be read or the time is over (None: never), signals or not; true when it can be read.
@@ -26,10 +39,10 @@ pub fn wait_readable(fd: impl AsFd, timeout: Option<Duration>) -> bool {
     }
 }
 
-/// What there is to be had of it now (POLLIN, and POLLHUP, POLLERR and POLLNVAL unasked), without waiting.
+/// What there is to be had of it now (POLLIN, and POLLHUP, POLLERR and POLLNVAL, which are always reported), without waiting.
 pub fn events(fd: impl AsFd) -> PollFlags {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(Duration::ZERO)), None);
+    let _ = poll(&mut fds, Some(Duration::ZERO));
     fds[0].revents().unwrap_or(PollFlags::empty())
 }
 

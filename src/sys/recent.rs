@@ -16,12 +16,12 @@ impl<K: PartialEq, V: Clone> Recent<K, V> {
     }
 
     /// The value for `key`, read again if the last one is old.
-    pub fn of(&mut self, key: K, ask: impl FnOnce() -> V) -> V {
+    pub fn of(&mut self, key: K, read: impl FnOnce() -> V) -> V {
         let now = monotonic_ns();
         match &self.0 {
             Some((at, known, value)) if *known == key && now.saturating_sub(*at) < FRESH => value.clone(),
             _ => {
-                let value = ask();
+                let value = read();
                 self.0 = Some((now, key, value.clone()));
                 value
             }

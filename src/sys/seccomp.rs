@@ -36,7 +36,7 @@ pub unsafe fn set_mode_filter(program: &libc::sock_fprog, flags: libc::c_ulong) 
 ///
 /// # Errors
 /// EINVAL before Linux 6.6.
-pub fn ask_for_sync_wake_up(listener: impl AsFd) -> Result<(), Errno> {
+pub fn request_sync_wake_up(listener: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the ioctl takes its flags by value.
     unsafe { ioctl::set_flags(listener.as_fd().as_raw_fd(), FD_SYNC_WAKE_UP as _) }.map(drop)
 }

@@ -42,7 +42,7 @@ pub unsafe fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
 /// Requests slices of so many nanoseconds for the calling thread (sched_setattr(2)): one that sleeps much
 /// then runs soon after it wakes (Linux 6.12, kernel/sched/syscalls.c). Every user may. If refused, nothing
 /// changes.
-pub fn ask_for_slices(slice_ns: u64) {
+pub fn request_slices(slice_ns: u64) {
     set_attr(0, slice_ns, 0);
 }
 
@@ -85,14 +85,14 @@ pub fn run_before_others() {
         libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const priority)
     };
     if refused != 0 {
-        ask_for_slices(SHORTEST_SLICE_NS);
-        ask_for_priority();
+        request_slices(SHORTEST_SLICE_NS);
+        request_priority();
     }
 }
 
 /// Requests the highest priority of ordinary scheduling for the calling thread, which root may have, and
 /// others where RLIMIT_NICE lets them. If refused, nothing changes.
-pub fn ask_for_priority() {
+pub fn request_priority() {
     // SAFETY: setpriority takes integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }

@@ -1,13 +1,20 @@
 //! By what rows are sorted.
 
+use clap::ValueEnum;
+
 /// A column to sort by: sizes largest first, names from A on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum SortBy {
+    /// What is mapped
     Virt,
+    /// What is in memory
     Rss,
+    /// What is mapped, and neither in memory nor in swap
     #[default]
     Unused,
+    /// How much VIRT has grown since the start of vmaudit
     Growth,
+    /// The process' or category's name
     Name,
 }
 

@@ -19,11 +19,12 @@ mod registers;
 mod rule;
 mod search;
 mod space;
+mod trace;
 mod v8;
 mod walk;
 
 pub use generated::{ReadCode, SeenCode};
-pub use memo::{Repeated, pointers};
+pub use memo::{Repeated, pointers, returns};
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;

@@ -140,10 +140,18 @@ impl Offsets {
         Some(UnwindRow::Offsets { from_bp, cfa: self.cfa, bp })
     }
 
-    /// The frame is found from the stack pointer, and no other register.
+    /// The callee-saved register that the frame is found by, and its value; None: the stack pointer, or not known.
     #[inline]
-    pub fn is_by_stack_pointer(&self) -> bool {
-        self.base == RSP_NUMBER
+    pub fn base(&self, regs: &Registers) -> Option<(usize, u64)> {
+        let number = u16::from(self.base);
+        Some((saved_index(number)?, regs.by_dwarf(number)?))
+    }
+
+    /// Which registers are saved where, of a frame with this CFA.
+    #[inline]
+    pub fn slots(&self, cfa: u64) -> impl Iterator<Item = (usize, u64)> {
+        let saved = self.saved.into_iter().enumerate().filter(|&(_, words)| words != NOT_SAVED);
+        saved.map(move |(index, words)| (index, cfa.wrapping_add_signed(i64::from(words) * 8)))
     }
 
     /// Applies the rule to the registers themselves, which are of no use after an error; returns
@@ -196,11 +204,7 @@ impl Offsets {
         if cfa <= regs.sp {
             return Err(UnwindError::InvalidCfa);
         }
-        for (index, words) in self.saved.into_iter().enumerate() {
-            if words == NOT_SAVED {
-                continue;
-            }
-            let at = cfa.wrapping_add_signed(i64::from(words) * 8);
+        for (index, at) in self.slots(cfa) {
             match stack.word(at) {
                 Ok(word) => regs.set(index, word),
                 Err(_) if innermost && at < regs.sp => {}

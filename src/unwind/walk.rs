@@ -4,11 +4,11 @@ use super::cache::{Answers, CachedRule, RuleCache};
 use super::calls::Call;
 use super::generated::GeneratedCalls;
 use super::go;
-use super::memo::WalkTrace;
 use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::CallEvidence;
 use super::space::{MappedModule, Space};
+use super::trace::WalkTrace;
 use super::v8;
 use crate::model::{Completeness, Frame, FrameKind, LeftStack, PAGE, StackSample};
 use gimli::UnwindContext;
@@ -90,7 +90,7 @@ impl Walk<'_> {
     pub fn run(&mut self, captured: &StackSample<'_>) -> Completeness {
         let mut at = Position::new(captured.ip, FrameKind::InstructionPointer, Registers::of(captured));
         let mut guesses = 0;
-        self.scratch.trace.begin();
+        self.scratch.trace.begin(captured);
         self.scratch.generated.begin();
         loop {
             // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
@@ -108,19 +108,16 @@ impl Walk<'_> {
                     return Completeness::Truncated;
                 }
                 let innermost = self.frames.len() == 1;
-                let by_stack_pointer = offsets.is_by_stack_pointer();
+                if let Some((register, value)) = offsets.base(&at.registers) {
+                    self.scratch.trace.found_by(register, value);
+                }
                 match offsets.advance(&mut at.registers, &self.stack, innermost) {
                     Ok(address @ PAGE..) => {
-                        if by_stack_pointer {
-                            let slot = at.registers.sp.wrapping_sub(8);
-                            self.scratch.trace.step(slot.wrapping_sub(captured.sp), address);
-                        } else {
-                            self.scratch.trace.mark_uncacheable();
-                        }
+                        self.scratch.trace.step(offsets, at.registers.sp, address);
                         at.address = address;
                     }
                     Ok(0) if guesses == 0 => {
-                        self.scratch.trace.mark_uncacheable();
+                        self.scratch.trace.step(offsets, at.registers.sp, 0);
                         return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
@@ -160,7 +157,8 @@ impl Walk<'_> {
                 return Completeness::Truncated;
             }
             guesses += usize::from(at.kind == FrameKind::Guess);
-            if rule != Rule::Root {
+            // `step_uncovered` says itself what it went by.
+            if !matches!(rule, Rule::Root | Rule::Uncovered) {
                 self.scratch.trace.mark_uncacheable();
             }
             match self.step(&at, rule) {
@@ -276,10 +274,12 @@ impl Walk<'_> {
             && let Ok(word) = self.stack.word(registers.sp)
             && self.calls(at, word)
         {
+            self.scratch.trace.returns_to(registers.sp, word);
             let registers = Registers { sp: registers.sp.wrapping_add(8), ..*registers };
             return Step::To(Position::new(word, FrameKind::ReturnAddress, registers));
         }
         if registers.bp() == Some(0) && at.by_frame_pointer {
+            self.scratch.trace.ends_at_zero(RBP);
             return Step::End(Completeness::Complete);
         }
         if at.kind != FrameKind::Guess
@@ -287,10 +287,16 @@ impl Walk<'_> {
             && self.follows_call(caller.return_address)
         {
             let proven = self.calls(at, caller.return_address);
+            if proven {
+                self.scratch.trace.step_by_frame_pointer(&caller);
+            } else {
+                self.scratch.trace.mark_uncacheable();
+            }
             if proven || !innermost && !self.is_called_below(at, &caller) {
                 return Step::To(by_frame_pointer(caller));
             }
         }
+        self.scratch.trace.mark_uncacheable();
         // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
         let is_go = |placed: &MappedModule| placed.object.as_ref().is_some_and(|o| o.is_go());
         if self.space.find(at.lookup()).is_some_and(is_go) {

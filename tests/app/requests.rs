@@ -68,14 +68,14 @@ impl Session {
     }
 
     /// The next line that has this in it.
-    fn until_it_says(&mut self, wanted: &str) -> String {
+    fn until_it_says(&mut self, text: &str) -> String {
         let mut all = String::new();
         loop {
             let mut line = String::new();
             let read = self.said.read_line(&mut line).expect("text");
-            assert!(read > 0, "it never said {wanted:?}, but:\n{all}");
+            assert!(read > 0, "it never said {text:?}, but:\n{all}");
             all += &line;
-            if line.contains(wanted) {
+            if line.contains(text) {
                 return line;
             }
         }

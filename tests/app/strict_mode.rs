@@ -57,7 +57,7 @@ fn without_the_hold_it_works_and_nothing_is_said() {
 }
 
 #[test]
-fn who_wants_a_listener_of_its_own_is_named() {
+fn who_installs_a_listener_of_its_own_is_named() {
     for (backend, remedy) in
         [("bpf", "with --no-exit-hold"), ("perf", "with --no-exit-hold"), ("notify", "--backend bpf or perf")]
     {

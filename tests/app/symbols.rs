@@ -176,7 +176,7 @@ fn no_damage_makes_it_panic() {
         return;
     }
     let whole = std::fs::read(folder.path().join("whole")).expect("read");
-    let look = |bytes: Vec<u8>| {
+    let check = |bytes: Vec<u8>| {
         if let Ok(object) = Object::from_bytes(bytes) {
             let table = FunctionTable::read(&object, DebugFiles::default());
             table.functions().iter().for_each(|function| drop(table.name(function).to_vec()));
@@ -190,9 +190,9 @@ fn no_damage_makes_it_panic() {
         let tail = whole.len() - (random >> 33) as usize % (whole.len() / 3);
         let at = if round < 1000 { round } else { tail.min(whole.len() - 1) };
         bytes[at] = if round % 2 == 0 { 0xff } else { (random >> 56) as u8 };
-        look(bytes);
+        check(bytes);
     }
     for len in (0..whole.len()).step_by(101) {
-        look(whole[..len].to_vec());
+        check(whole[..len].to_vec());
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::support::report::{spans_of_maps, spans_of_regions};
 use crate::support::stacks::calls_of;
-use crate::support::{Guard, audit, program, skip_without_bpf, vmaudit};
+use crate::support::{Guard, audit, program, program_built, skip_without_bpf, vmaudit};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -29,7 +30,10 @@ const CALLS: usize = 3000;
 
 /// The calls of one thread, with their stacks. It makes the second half of them when most of the first half
 /// have been read.
-fn calls_with(backend: &str) -> (Vec<(String, Vec<crate::support::stacks::Frame>)>, String) {
+fn calls_of_storm(
+    storm: &Path,
+    backend: &str,
+) -> (Vec<(String, Vec<crate::support::stacks::Frame>)>, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (fifo, maps) = (folder.path().join("events"), folder.path().join("maps"));
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
@@ -37,7 +41,7 @@ fn calls_with(backend: &str) -> (Vec<(String, Vec<crate::support::stacks::Frame>
     let ours = File::options().read(true).write(true).open(&fifo).expect("its reader");
     let mut run = Command::new(vmaudit());
     run.args(["events", "--as-root", "-v", "--backend", backend, "-f", "json", "--aslr", "off", "--report"]);
-    run.arg(&fifo).arg("--").arg(program("storm")).args(["1", &CALLS.to_string()]).arg(&maps);
+    run.arg(&fifo).arg("--").arg(storm).args(["1", &CALLS.to_string()]).arg(&maps);
     run.args(["mixed", "wait"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut session = Guard(run.spawn().expect("vmaudit starts"));
     let mut go = session.0.stdin.take().expect("piped");
@@ -67,8 +71,33 @@ fn stacks_that_were_known_already_are_the_same() {
     if skip_without_bpf("busy") {
         return;
     }
-    let (sent, said) = calls_with("bpf");
-    let (unwound, _) = calls_with("notify");
+    known_stacks_are_the_same(&program("storm"));
+}
+
+/// Their frames are found by what they have saved.
+#[test]
+fn so_are_those_of_programs_with_frame_pointers() {
+    if skip_without_bpf("busy") {
+        return;
+    }
+    let flags = ["gcc", "-O0", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
+    known_stacks_are_the_same(&program_built("storm.c", &flags).expect("it compiles"));
+}
+
+/// There, a call of this very function proves each frame.
+#[test]
+fn so_are_those_of_programs_without_unwind_tables() {
+    if skip_without_bpf("busy") {
+        return;
+    }
+    let flags =
+        ["gcc", "-O0", "-g", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-pthread"];
+    known_stacks_are_the_same(&program_built("storm.c", &flags).expect("it compiles"));
+}
+
+fn known_stacks_are_the_same(storm: &Path) {
+    let (sent, said) = calls_of_storm(storm, "bpf");
+    let (unwound, _) = calls_of_storm(storm, "notify");
     assert!(sent.len() > CALLS * 3 / 4, "{}", sent.len());
     assert_eq!(sent, unwound);
     let known =

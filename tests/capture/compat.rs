@@ -1,7 +1,7 @@
 //! 32-bit programs: their calls are not traced, which is said; they have a last snapshot, and what they start
 //! is audited as everything else.
 
-use crate::support::report::number;
+use crate::support::report::{list, number};
 use crate::support::{audit, program_built, skip, skip_without_bpf};
 
 #[test]
@@ -39,4 +39,23 @@ fn they_are_named_and_their_children_kept() {
             }
         }
     }
+}
+
+/// No call was missed, and none was before tracing began.
+#[test]
+fn what_nothing_explains_of_them_was_not_traced() {
+    const TEST: &str = "what_nothing_explains_of_them_was_not_traced";
+    let program = match program_built("own_mmap.c", &["gcc", "-m32", "-O1", "-pthread"]) {
+        Ok(program) => program,
+        Err(why) => return skip(TEST, &why),
+    };
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let audit = audit(&[], &[program]);
+    let report = audit.report();
+    let process = report.first();
+    let unknown = list(process, "findings").iter().find(|finding| finding["category"] == "unknown");
+    let why = unknown.expect("its own 8 MiB")["why"].as_str().expect("text");
+    assert!(why.starts_with("the calls of 32-bit programs are not traced"), "{why}");
 }

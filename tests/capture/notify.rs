@@ -64,7 +64,7 @@ fn calls_that_fail_are_followed() {
 }
 
 #[test]
-fn calls_that_fail_for_want_of_memory_are_followed() {
+fn calls_that_fail_for_lack_of_memory_are_followed() {
     turmoil("tight", 3);
 }
 

@@ -102,8 +102,9 @@ fn shares_are_exact_to_the_page() {
     assert_adds_up(&done);
     let first = done.report().first();
     let rows = by_toucher(&done, first, "reserve");
-    let want = [("touch_first".to_string(), exact(300, 300)), ("touch_second".to_string(), exact(200, 200))];
-    assert_eq!(rows, want.into());
+    let expected =
+        [("touch_first".to_string(), exact(300, 300)), ("touch_second".to_string(), exact(200, 200))];
+    assert_eq!(rows, expected.into());
     assert_eq!(first["touch"]["exact"], true);
     // From main on, by getrusage; the report has the loader's, too. What the kernel counts from before the execve
     // is vmaudit's own: the larger its child, the more.
@@ -120,11 +121,12 @@ fn a_thread_a_system_call_and_a_second_touch() {
     if skip_without_page_faults("thread, read, again") {
         return;
     }
-    let case = |mode: &str, want: &[(&str, Got)]| {
+    let case = |mode: &str, expected: &[(&str, Got)]| {
         let done = run(&[], &[mode, "1000"]);
         assert_adds_up(&done);
-        let want: BTreeMap<String, Got> = want.iter().map(|&(name, got)| (name.to_string(), got)).collect();
-        assert_eq!(by_toucher(&done, done.report().first(), "reserve"), want, "{mode}");
+        let expected: BTreeMap<String, Got> =
+            expected.iter().map(|&(name, got)| (name.to_string(), got)).collect();
+        assert_eq!(by_toucher(&done, done.report().first(), "reserve"), expected, "{mode}");
     };
     case("thread", &[("touch_in_thread", exact(500, 500))]);
     // read(2) writes into fresh memory: the kernel's faults are the caller's
@@ -155,8 +157,9 @@ fn huge_pages_come_with_one_fault() {
         skip("huge", "the kernel had no huge page to give");
         return;
     }
-    let want = [("touch_first".to_string(), exact(2, 1024)), ("touch_second".to_string(), exact(2, 1024))];
-    assert_eq!(rows, want.into());
+    let expected =
+        [("touch_first".to_string(), exact(2, 1024)), ("touch_second".to_string(), exact(2, 1024))];
+    assert_eq!(rows, expected.into());
 }
 
 #[test]
@@ -185,8 +188,9 @@ fn a_child_has_what_its_parent_touched_and_what_it_copied() {
     let parent = by_toucher(&done, &processes[0], "reserve");
     assert_eq!(parent, [("touch_first".to_string(), exact(500, 500))].into());
     let child = by_toucher(&done, &processes[1], "reserve");
-    let want = [("touch_first".to_string(), exact(0, 250)), ("touch_second".to_string(), exact(250, 250))];
-    assert_eq!(child, want.into());
+    let expected =
+        [("touch_first".to_string(), exact(0, 250)), ("touch_second".to_string(), exact(250, 250))];
+    assert_eq!(child, expected.into());
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn a_file_that_ends_early_says_so_and_keeps_the_rest() {
 }
 
 #[test]
-fn no_damage_panics_or_asks_for_much() {
+fn no_damage_panics_or_needs_much() {
     let whole = elf(&[Symbol("f", 0x3010, 8, FUNC, GLOBAL, 1), Symbol("g", 0x3020, 8, FUNC, GLOBAL, 1)]);
     let interesting = (0..256).chain(0x2000..whole.len());
     for at in interesting {

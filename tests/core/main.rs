@@ -50,7 +50,7 @@ mod heap {
 mod how_sure;
 mod ledger {
     mod model;
-    mod rules;
+    pub mod rules;
 }
 mod maps_lines;
 mod model {

@@ -265,7 +265,7 @@ fn a_daemon_outlives_vmaudit() {
 }
 
 #[test]
-fn vmaudit_hears_of_a_daemons_exit_and_that_nobody_is_left() {
+fn vmaudit_receives_a_daemons_exit_and_that_nobody_is_left() {
     let mut player = play(|| {
         let mut running = start(config(&[modes(), "daemon", "28"]));
         loop {

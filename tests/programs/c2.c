@@ -1,4 +1,4 @@
-/* 5 x 512 KiB on jemalloc: what the program asked for, what jemalloc says, what the kernel says.
+/* 5 x 512 KiB on jemalloc: what the program requested, what jemalloc says, what the kernel says.
    Build: cc -g -O1 c2.c -ljemalloc
    Prints a line a step, then waits for a line on standard input (end of file ends it at once):
    step, asked, stats.allocated, active, resident, mapped, retained, RSS; all in bytes. */

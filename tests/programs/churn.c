@@ -8,7 +8,7 @@
  * between that read and exit_group). An auditor's last state has to be that file.
  *
  * Left out on purpose: calls that fail half way (mprotect over a range whose second half refuses,
- * mremap that unmaps its target and then fails). Their effect cannot be told from the result.
+ * mremap that unmaps its target and then fails). Their effect cannot be derived from the result.
  *
  *   normal       all of it              leaf         no fork, no exec
  *   steps        as leaf; before each quarter and after the last one it says STEP and waits for a byte
@@ -229,8 +229,8 @@ static void op_brk(struct worker *w)
     uintptr_t now = (uintptr_t)syscall(SYS_brk, 0);
     if (!floor_)
         floor_ = now;
-    uintptr_t want = below(w, 3) || now == floor_ ? now + 1 + below(w, 40 * PAGE) : floor_ + below(w, now - floor_);
-    syscall(SYS_brk, want);
+    uintptr_t target = below(w, 3) || now == floor_ ? now + 1 + below(w, 40 * PAGE) : floor_ + below(w, now - floor_);
+    syscall(SYS_brk, target);
     if (!single)
         pthread_mutex_unlock(&brk_lock);
 }

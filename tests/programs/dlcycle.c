@@ -1,5 +1,5 @@
 /* Loads a plugin, lets it map 3 MiB, and unloads it, N times; the memory outlives the code that
- * asked for it.   dlcycle PLUGIN N */
+ * requested it.   dlcycle PLUGIN N */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

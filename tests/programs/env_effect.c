@@ -1,4 +1,4 @@
-/* What it does is told by its environment and its arguments, so that the effect of a change is known:
+/* What it does is set by its environment and its arguments, so that the effect of a change is known:
  *   RESERVE=N   map N MiB and touch nothing of it        TOUCH=N   map N pages and touch each
  *   STATUS=N    exit with N                              CRASH=1   abort
  *   PIDFILE=F   append the pid to F                      SERVE=1   then wait for a signal

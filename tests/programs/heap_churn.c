@@ -24,10 +24,10 @@ __attribute__((noinline)) static void leaf(uint64_t bits, long at)
 }
 
 /* Frames of two sizes, so that paths differ in their addresses and in their depths. */
-#define STEP(name, room, next_a, next_b)                                     \
+#define STEP(name, bytes, next_a, next_b)                                     \
 	__attribute__((noinline)) static void name(uint64_t bits, long at)   \
 	{                                                                    \
-		volatile char local[room];                                   \
+		volatile char local[bytes];                                   \
                                                                              \
 		local[0] = 1;                                                \
 		if (bits & 1)                                                \
@@ -49,7 +49,7 @@ BOTH(8, a7, b7)
 BOTH(9, a8, b8)
 STEP(top, 24, a9, b9)
 
-/* VmHWM: getrusage tells that of who started this, if that was more. */
+/* VmHWM: getrusage has that of who started this, if that was more. */
 static long peak(void)
 {
 	char line[256];

@@ -33,7 +33,7 @@ int *Session::replace()
 	return block;
 }
 
-/* asks for much and gives it back */
+/* requests much and gives it back */
 long Session::serve()
 {
 	long sum = 0;

@@ -27,7 +27,7 @@ static std::unique_ptr<Node> grow(unsigned seed, int depth)
     return node;
 }
 
-/* VmHWM: getrusage tells that of who started this, if that was more. */
+/* VmHWM: getrusage has that of who started this, if that was more. */
 static long peak(void)
 {
     char line[256];

@@ -1,5 +1,5 @@
 /* Knows when it holds the most and by whom: "PID peak", then of each of three functions "bytes blocks temporary calls",
- * and what the allocator gave beyond what was asked for of what is held at the end.
+ * and what the allocator gave beyond what was requested of what is held at the end.
  * With an argument, so many threads hold 8 MiB each at once: "PID bytes" of each of two functions. */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -114,7 +114,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IONBF, 0);
 	for (int round = 0; round < 200000; round++) {
 		/* More is held for a while, less then, and again. */
-		int room = 100 + (round / 20000 % 2 ? 0 : MOST - 200), is_full = count >= room;
+		int limit = 100 + (round / 20000 % 2 ? 0 : MOST - 200), is_full = count >= limit;
 
 		seed = seed * 1103515245 + 12345;
 		if (!is_full && (seed >> 16) % 3)

@@ -1,6 +1,6 @@
 /* Loads one of two plugins in turn, each at the place that the other one had, and has it allocate.
  *   heap_reload PLUGIN OTHER
- * Long enough each time that the stacks are taught to the kernel before its end. */
+ * Long enough each time that the stacks are published to the kernel before its end. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 #define HANDED 20000
-#define ROOM 1024
+#define SLOTS 1024
 
 static void *kept[10000];
 static int count;
 static unsigned long bytes, blocks;
-static void *queue[ROOM];
+static void *queue[SLOTS];
 static int first, last;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -37,9 +37,9 @@ static void *allocate(void *unused)
 		void *block = malloc(100 + i % 1000);
 
 		pthread_mutex_lock(&lock);
-		while (last - first >= ROOM - 1)
+		while (last - first >= SLOTS - 1)
 			pthread_cond_wait(&changed, &lock);
-		queue[last++ % ROOM] = block;
+		queue[last++ % SLOTS] = block;
 		pthread_cond_broadcast(&changed);
 		pthread_mutex_unlock(&lock);
 	}
@@ -52,7 +52,7 @@ static void *release(void *unused)
 		pthread_mutex_lock(&lock);
 		while (first == last)
 			pthread_cond_wait(&changed, &lock);
-		void *block = queue[first++ % ROOM];
+		void *block = queue[first++ % SLOTS];
 		pthread_cond_broadcast(&changed);
 		pthread_mutex_unlock(&lock);
 		free(block);
@@ -70,7 +70,7 @@ static void hand_over(void)
 	pthread_join(other, 0);
 }
 
-static void tell(void)
+static void print_truth(void)
 {
 	printf("%d %lu %lu\n", getpid(), bytes, blocks);
 	fflush(stdout);
@@ -89,7 +89,7 @@ static void obey(void)
 			free(kept[--count]);
 			blocks--;
 		}
-		tell();
+		print_truth();
 	}
 }
 
@@ -143,11 +143,11 @@ int main(int argc, char **argv)
 		bytes -= 1 << 20;
 		blocks--;
 		keep(malloc(12345), 12345);
-		tell();
+		print_truth();
 		_exit(0);
 	}
 	waitpid(child, 0, 0);
-	tell();
+	print_truth();
 	if (argc > 1)
 		obey();
 	return 0;

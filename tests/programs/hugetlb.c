@@ -1,4 +1,4 @@
-/* Asks for 144 MiB of huge pages, which a machine without a pool of them refuses, and falls back to
+/* Requests 144 MiB of huge pages, which a machine without a pool of them refuses, and falls back to
  * ordinary ones, as PostgreSQL does. Exit status 0: refused and mapped; 3: huge pages were given. */
 #define _GNU_SOURCE
 #include <sys/mman.h>

@@ -1,6 +1,7 @@
 /* N calls, by turns mmap, mprotect and munmap, under 4^DEPTH different stacks, and at most KEEP mappings
- * that stay. Turns a loop WORK times for each, and prints a line at each of 100 steps.
- * many_calls N DEPTH KEEP WORK */
+ * that stay. Turns a loop WORK times for each, and prints a line every EVERY calls (a hundredth of N
+ * where it is not given).
+ * many_calls N DEPTH KEEP WORK EVERY */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,13 +67,14 @@ int main(int argc, char **argv)
     int depth = argc > 2 ? atoi(argv[2]) : 0;
     keep = argc > 3 ? atol(argv[3]) : 0;
     long work = argc > 4 ? atol(argv[4]) : 0;
+    long every = argc > 5 ? atol(argv[5]) : n / 100;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (long i = 0; i < n; i++) {
         for (volatile long turn = 0; turn < work; turn++)
             ;
         go(i, (unsigned)(i / 3) * 2654435761u >> 8, depth);
         /* Ends with whoever reads it. */
-        if (n >= 100 && i % (n / 100) == 0 && printf("%ld\n", i) < 0)
+        if (every > 0 && i % every == 0 && printf("%ld\n", i) < 0)
             return 1;
     }
     return 0;

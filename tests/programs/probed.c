@@ -32,7 +32,7 @@ int main(int argc, char **argv)
 {
 	int i, sum = 0;
 
-	/* for -p: begin when told */
+	/* for -p: begin on command */
 	if (argc > 1) {
 		puts("ready");
 		fflush(stdout);

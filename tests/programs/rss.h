@@ -1,4 +1,4 @@
-/* What is in memory of the program, bytes; without malloc, whose memory is looked at. */
+/* What is in memory of the program, bytes; without malloc, whose memory is examined. */
 #include <stdio.h>
 
 static size_t rss(void)

@@ -79,7 +79,7 @@ int main(void)
     if (huge != MAP_FAILED) huge[0] = 1; /* one page of 2 MiB is in use */
 
     char *named = mmap(0, 3072 * KIB, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    /* tells a tracer the name also where the kernel refuses it */
+    /* shows a tracer the name also where the kernel refuses it */
     puts(prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, named, 3072 * KIB, "tile store") ? "name-refused" : "named");
 
     made("shared", mmap(0, 1536 * KIB, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0));

@@ -60,14 +60,14 @@ __attribute__((noinline)) static void step(struct slot *slots, uint64_t *state);
 /* Some calls come from deeper. */
 __attribute__((noinline)) static void deeper(struct slot *slots, uint64_t *state, int depth)
 {
-	char room[200];
-	memset(room, (int)*state, sizeof room);
-	__asm__ volatile("" ::"r"(room) : "memory");
+	char local[200];
+	memset(local, (int)*state, sizeof local);
+	__asm__ volatile("" ::"r"(local) : "memory");
 	if (depth)
 		deeper(slots, state, depth - 1);
 	else
 		step(slots, state);
-	__asm__ volatile("" ::"r"(room) : "memory");
+	__asm__ volatile("" ::"r"(local) : "memory");
 }
 
 static void step(struct slot *slots, uint64_t *state)

@@ -100,7 +100,7 @@ static void *just_exit(void *arg) {
 static volatile sig_atomic_t alarms;
 static void on_alarm(int signal) { (void)signal; alarms++; }
 
-static void tell_signal(int signal) { dprintf(1, "signal %d\n", signal); }
+static void print_signal(int signal) { dprintf(1, "signal %d\n", signal); }
 
 static double seconds(void) {
     struct timespec now;
@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
         syscall(SYS_exit, refused ? (long)errno : (long)number);
     }
     if (!strcmp(mode, "wait-signals")) {
-        for (int each = 1; each <= SIGTERM; each++) signal(each, tell_signal);
+        for (int each = 1; each <= SIGTERM; each++) signal(each, print_signal);
         dprintf(1, "ready %d\n", getpid());
         await_word();
         return number;

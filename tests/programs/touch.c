@@ -139,7 +139,7 @@ int main(int argc, char **argv)
 			return 0;
 		}
 		wait(0);
-	} else if (!strcmp(mode, "attach")) { /* touches half, is told to go on, touches the rest */
+	} else if (!strcmp(mode, "attach")) { /* touches half, goes on when ordered, touches the rest */
 		at = reserve(pages);
 		touch_first(at, 0, pages / 2);
 		puts("READY");

@@ -168,7 +168,7 @@ static void move(lane *l, int i, int j)
     if (!may_have_holes(l, b))
         l->own[i].pages = 0;
     switch (roll(l, 16)) {
-    case 0: mremap(at, n, n + PG, 0) == MAP_FAILED ? did(-1) : 0; break;                       /* mostly no room */
+    case 0: mremap(at, n, n + PG, 0) == MAP_FAILED ? did(-1) : 0; break;                       /* mostly no space */
     case 1: p = (uintptr_t)mremap(at, n, n + roll(l, 40) * PG, MREMAP_MAYMOVE); break;
     case 2: p = (uintptr_t)mremap(at, n, PG, 0); break;                                        /* shrinks */
     case 3: p = (uintptr_t)mremap(at, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, at); break;         /* onto itself */

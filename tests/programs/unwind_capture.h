@@ -111,7 +111,7 @@ static void cap_install(void) {
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, 2, &prog, 0, 0)) _exit(8);
 }
 
-/* Tells the test that a stage is over, and waits for its answer. */
+/* Reports to the test that a stage is over, and waits for its answer. */
 static void cap_wait(void) {
 	char byte;
 	cap_write("WAIT\n", 5);

@@ -1,4 +1,4 @@
-/* A function whose address the dynamic loader asks for when it is first called: below
+/* A function whose address the dynamic loader resolves when it is first called: below
  * _dl_runtime_resolve, which keeps its frame in rbx. */
 #include <stddef.h>
 void (*lazy_hook)(void);

@@ -1,6 +1,6 @@
 //! Rules as data on the real programs that they are about (docs/rules.md; scripts/prove.sh runs more of them).
 
-use crate::support::managed::{snapshot, waiting};
+use crate::support::managed::{installed, snapshot, waiting};
 use crate::support::report::{list, number};
 use crate::support::{self, skip, skip_without, skip_without_bpf, vmaudit};
 use serde_json::Value;
@@ -117,7 +117,7 @@ fn threads_of_sbcl_get_the_option_that_sizes_them() {
         }
     }
     assert!(core > 20 * MIB && core == in_maps, "{core} of {in_maps}");
-    // its addresses and the core's pages tell the spaces where no call was seen
+    // its addresses and the core's pages distinguish the spaces where no call was seen
     for (rule, least, most) in [("sbcl.dynamic-space", 256, 8192), ("sbcl.immobile-space", 100, 200)] {
         let mut found = list(alone.first(), "findings").iter().filter(|finding| finding["rule"] == rule);
         let space = found.next().unwrap_or_else(|| panic!("no {rule}: {}", alone.first()["findings"]));
@@ -256,4 +256,36 @@ fn pages_of_rubys_objects_are_recognised_in_a_snapshot() {
     let pages: Vec<u64> = regions.iter().map(|region| number(region, "virt")).collect();
     assert!(pages.len() > 200 && pages.iter().sum::<u64>() > 4 * MIB, "{} pages", pages.len());
     assert!(regions.iter().all(|region| region["evidence"] == "header"));
+}
+
+/// The range of .NET's collector has no function's name in a program that carries its runtime, and is as long as the machine
+/// or a setting says. It was taken for Go's page allocator.
+#[test]
+fn the_range_of_dotnets_collector_is_as_long_as_it_computes() {
+    const TEST: &str = "the_range_of_dotnets_collector_is_as_long_as_it_computes";
+    let Some(program) = installed("azmcp") else { return skip(TEST, "no azmcp") };
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let program = program.to_str().expect("UTF-8");
+    let range = |setting: &[&str]| {
+        let (findings, _) = found(&[&["env"], setting, &[program, "--version"]].concat());
+        of(&findings, "dotnet.gc-range").clone()
+    };
+    let figures = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let total = figures.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("MemTotal");
+    let memory = total.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10;
+    let as_it_is = range(&[]);
+    let virt = number(&as_it_is, "virt");
+    assert!(virt.abs_diff(2 * memory) <= 4096, "{virt}: {as_it_is}");
+    assert!(text(&as_it_is, "why").contains("twice the machine's memory"), "{as_it_is}");
+    let small = range(&["DOTNET_GCRegionRange=0x200000000"]);
+    let saved = virt - number(&small, "virt");
+    let fixes =
+        list(&as_it_is, "fix").iter().filter(|fix| text(fix, "knob").starts_with("DOTNET_GCRegionRange="));
+    let promised: u64 = fixes.map(|fix| number(fix, "saves_virt")).sum();
+    assert!(promised.abs_diff(saved) <= 4096, "{promised} promised, {saved} saved");
+    assert_eq!(list(&small, "fix").len(), 0, "it leaves all of it: {small}");
+    // the table over a range of this length is as long as Go's
+    assert_eq!(number(&range(&["DOTNET_GCRegionRange=0x1000000000"]), "virt") >> 30, 64);
 }

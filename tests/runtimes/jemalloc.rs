@@ -1,8 +1,8 @@
 //! What jemalloc says about itself, and what `vmaudit heap` says about it from outside.
 
 use crate::support::heap::{Obedient, Watching, first, rows_of, sum};
-use crate::support::report::number;
-use crate::support::{program_with, skip, skip_without_bpf};
+use crate::support::report::{list, number};
+use crate::support::{audit, program_by, program_with, skip, skip_without_bpf};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -99,4 +99,44 @@ fn the_same_as_jemalloc_says_of_itself() {
     let shrank = freed.0 - purged.0;
     assert!((3 * BLOCK..=3 * EXTENT + 4 * PAGE).contains(&shrank), "{shrank}");
     assert!((3 * BLOCK..=3 * EXTENT + 4 * PAGE).contains(&purged.1), "{purged:?}");
+}
+
+/// What `narenas:1` is said to save of the blocks in which jemalloc keeps its own bookkeeping, whether it is said not to
+/// help, and how large all of jemalloc is.
+fn bookkeeping(process: &Value) -> (u64, bool, u64) {
+    let names = |entry: &&Value| entry["knob"] == "MALLOC_CONF=narenas:1";
+    let found = || list(process, "findings").iter().filter(|f| f["category"] == "jemalloc");
+    let promised =
+        found().flat_map(|f| list(f, "fix")).filter(names).map(|fix| number(fix, "saves_virt")).sum();
+    let no_help = found().filter_map(|f| f["no_help"].as_array()).flatten().any(|no| names(&no));
+    let all = list(process, "categories").iter().find(|row| row["id"] == "jemalloc");
+    (promised, no_help, all.map_or(0, |row| number(row, "virt")))
+}
+
+/// Arenas that jemalloc made for threads are fewer with `narenas:1`, by as much as is promised; those that the program
+/// made itself are as many, and nothing is promised.
+#[test]
+fn narenas_is_promised_of_arenas_that_it_limits() {
+    const TEST: &str = "narenas_is_promised_of_arenas_that_it_limits";
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    // with the names of its functions, which the shared library does not have
+    let library = ["-l:libjemalloc_pic.a", "-lm", "-lstdc++", "-ldl"];
+    let Ok(path) = program_by(("jemalloc_arenas-static", "jemalloc_arenas"), "gcc", &library) else {
+        return skip(TEST, "no libjemalloc_pic.a (libjemalloc-dev)");
+    };
+    let path = path.to_str().expect("UTF-8");
+    let run = |arenas: &str, mode: &str| {
+        let set = format!("MALLOC_CONF=narenas:{arenas}");
+        bookkeeping(audit(&["--env", &set], &[path, mode]).report().first())
+    };
+    let (promised, no_help, before) = run("8", "threads");
+    let (_, _, after) = run("1", "threads");
+    assert!(promised >= 10 << 20 && !no_help, "{promised}");
+    assert!(before - after >= promised, "{before} to {after}: {promised} were promised");
+    let (promised, no_help, before) = run("8", "made");
+    let (_, _, after) = run("1", "made");
+    assert_eq!((promised, no_help), (0, true));
+    assert!(before >= 16 << 20 && after == before, "{before} to {after}");
 }

@@ -11,6 +11,7 @@ mod jemalloc;
 mod loader;
 mod managed;
 mod native;
+mod own_mappings;
 mod postgres;
 mod segments;
 mod stacks;

@@ -156,3 +156,29 @@ fn a_limit_that_the_program_lifted_itself_still_sizes_its_stacks() {
     let saved = virt(&plain) - virt(&small);
     assert!(saved.abs_diff(promised) < 1 << 20, "{promised} promised, {saved} saved");
 }
+
+/// Stacks that are locked in memory are resident whole: a smaller size saves of both.
+#[test]
+fn locked_stacks_are_resident() {
+    let path = program("locked_threads");
+    let start = |kib: u64| {
+        let mut command = Command::new("bash");
+        waiting(command.arg("-c").arg(format!("ulimit -s {kib}; exec \"$0\"")).arg(&path))
+    };
+    let (usual, small) = (start(8192), start(1024));
+    let process = snapshot(&usual);
+    let all = list(&process, "findings").iter();
+    let stacks: Vec<&Value> = all.filter(|finding| finding["category"] == "thread-stack").collect();
+    assert!(!stacks.is_empty(), "{}", process["findings"]);
+    for finding in &stacks {
+        let why = finding["why"].as_str().expect("text");
+        assert!(why.contains("locked in memory") && !why.contains("really used"), "{why}");
+    }
+    let rss = |process: &Value| number(category(process, "thread-stack").expect("stacks"), "rss");
+    let saved = (virt(&usual) - virt(&small), rss(&process) - rss(&snapshot(&small)));
+    let fixes = stacks.iter().flat_map(|finding| list(finding, "fix"));
+    let fixes = fixes.filter(|fix| fix["knob"].as_str().is_some_and(|knob| knob.starts_with("ulimit -s")));
+    let promised = fixes
+        .fold((0, 0), |(virt, rss), fix| (virt + number(fix, "saves_virt"), rss + number(fix, "saves_rss")));
+    assert_eq!((promised, saved), ((21 << 20, 21 << 20), (21 << 20, 21 << 20)));
+}

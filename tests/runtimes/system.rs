@@ -199,6 +199,14 @@ fn rust_threads_and_their_signal_stacks() {
             assert!(list(stacks, "no_help").iter().any(|none| none["knob"] == "ulimit -s"));
         }
     }
+    if !skip_without_bpf(test) {
+        // the size is not the one that std has without the variable
+        let larger = run(&path, &[("RUST_MIN_STACK", "4194304")]);
+        let stacks = finding(larger.first(), "thread-stack");
+        let no_help = list(stacks, "no_help").iter().find(|none| none["knob"] == "ulimit -s").expect("said");
+        assert!(!text(no_help, "why").contains("2 MiB"), "{no_help}");
+        assert!(knobs(stacks).contains("thread::Builder::stack_size"), "{stacks}");
+    }
 }
 
 #[test]
@@ -235,8 +243,8 @@ fn what_the_kernel_names_is_recognised_by_its_name() {
     drop(guard);
     let has = |word: &str| said.iter().any(|line| line == word);
     for (how, process) in three_ways(test, &path, &[]) {
-        let expect = |id: &str, wanted: &[(&str, u64)]| {
-            let sum: u64 = wanted.iter().filter(|(word, _)| has(word)).map(|(_, bytes)| bytes).sum();
+        let expect = |id: &str, parts: &[(&str, u64)]| {
+            let sum: u64 = parts.iter().filter(|(word, _)| has(word)).map(|(_, bytes)| bytes).sum();
             assert_eq!(virt(&process, id), sum, "{id}, {how}: {}", process["categories"]);
         };
         expect("io-uring", &[("io-uring", (132 + 256) * KIB)]);
@@ -293,11 +301,11 @@ fn postgresql_shares_its_memory_by_fork() {
     };
     let mut session = server.session();
     session.query("select count(*) from pg_class;");
-    let mut looks = vec![("snapshot", snapshot(session.pid))];
+    let mut reports = vec![("snapshot", snapshot(session.pid))];
     if !skip_without_bpf(test) {
-        looks.push(("attach", attach(session.pid)));
+        reports.push(("attach", attach(session.pid)));
     }
-    for (how, report) in &looks {
+    for (how, report) in &reports {
         let process = report.first();
         // 128 MiB of buffers by default, and what else is shared
         assert!(virt(process, "shared-anon") > 128 * MIB, "{how}: {}", process["categories"]);
@@ -368,4 +376,19 @@ fn what_a_program_on_musl_maps_itself_is_its_own() {
         headers &= region["evidence"] == "header";
     }
     assert!((12 * MIB..13 * MIB).contains(&sum) && headers, "{}", process["regions"]);
+}
+
+/// A stripped program has its libc inside, and no names: which call is malloc's shows in the call.
+#[test]
+fn what_is_mapped_into_a_reservation_is_not_musls() {
+    let test = "what_is_mapped_into_a_reservation_is_not_musls";
+    let static_and_stripped = ["musl-gcc", "-O1", "-static", "-s"];
+    let Some(path) = built(test, "opened_reservation.c", &static_and_stripped) else { return };
+    if skip_without_bpf(test) {
+        return;
+    }
+    let found = run(&path, &[]);
+    let process = found.first();
+    assert!(virt(process, "musl-malloc") < MIB, "{}", process["categories"]);
+    assert_eq!(virt(process, "app-mmap"), 1 << 30, "{}", process["categories"]);
 }

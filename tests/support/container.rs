@@ -221,8 +221,8 @@ pub fn attach(target: &[&str], act: impl FnOnce()) -> Audit {
     })
 }
 
-/// `vmaudit attach TARGET`; `hear` gets each line that it says, and answers whether to interrupt it.
-pub fn attach_and_listen(target: &[&str], mut hear: impl FnMut(&str) -> bool) -> Audit {
+/// `vmaudit attach TARGET`; `each_line` gets each line that it says, and answers whether to interrupt it.
+pub fn attach_and_listen(target: &[&str], mut each_line: impl FnMut(&str) -> bool) -> Audit {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
     let mut command = Command::new(vmaudit());
@@ -231,12 +231,12 @@ pub fn attach_and_listen(target: &[&str], mut hear: impl FnMut(&str) -> bool) ->
     let mut auditor = Guard(command.spawn().expect("vmaudit starts"));
     let mut stderr = BufReader::new(auditor.0.stderr.take().expect("a pipe"));
     let mut said = String::new();
-    let mut heard = 0;
+    let mut handled = 0;
     while let Ok(1..) = stderr.read_line(&mut said) {
-        if hear(&said[heard..]) {
+        if each_line(&said[handled..]) {
             auditor.signal(libc::SIGINT);
         }
-        heard = said.len();
+        handled = said.len();
     }
     let mut output = auditor.finish().expect("it ends");
     output.stderr = said.into_bytes();

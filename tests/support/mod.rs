@@ -47,10 +47,10 @@ pub fn manifest_dir() -> &'static Path {
 /// fails its tests instead of skipping them.
 pub fn bpf_available() -> Result<(), String> {
     static ANSWER: OnceLock<Result<(), String>> = OnceLock::new();
-    ANSWER.get_or_init(ask_for_bpf).clone()
+    ANSWER.get_or_init(test_for_bpf).clone()
 }
 
-fn ask_for_bpf() -> Result<(), String> {
+fn test_for_bpf() -> Result<(), String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err("the kernel has no BTF (/sys/kernel/btf/vmlinux)".into());
     }

@@ -9,7 +9,7 @@ pub type Frame = (String, String, bool);
 /// Each thread's calls in the order in which the threads appear, with their stacks.
 pub type Calls = BTreeMap<usize, Vec<(String, Vec<Frame>)>>;
 
-/// From `vmaudit events -f json`, as far as `wanted`. Frames inlined into others have no place of their
+/// From `vmaudit events -f json`, as far as `requested`. Frames inlined into others have no place of their
 /// own; those of an interpreter only the BPF backend has.
 pub fn calls_of(events: &str, expected: impl Fn(&Value) -> bool) -> Calls {
     let (mut order, mut threads) = (HashMap::new(), Calls::new());

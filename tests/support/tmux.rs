@@ -41,27 +41,27 @@ impl Terminal {
         command
     }
 
-    fn ask(&self, words: &[&str]) -> String {
+    fn run(&self, words: &[&str]) -> String {
         let output = self.command().args(words).output().expect("tmux");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Keys by tmux' names: `Enter`, `Escape`, `Down`, `C-c`, or letters.
     pub fn press(&self, keys: &[&str]) {
-        self.ask(&[&["send-keys"], keys].concat());
+        self.run(&[&["send-keys"], keys].concat());
     }
 
     pub fn resize(&self, (width, height): (u16, u16)) {
-        self.ask(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
+        self.run(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
     }
 
     pub fn screen(&self) -> String {
-        self.ask(&["capture-pane", "-p"])
+        self.run(&["capture-pane", "-p"])
     }
 
     /// With its colours, as escape sequences.
     pub fn colored(&self) -> String {
-        self.ask(&["capture-pane", "-p", "-e"])
+        self.run(&["capture-pane", "-p", "-e"])
     }
 
     /// The screen, as soon as it is as expected.
@@ -94,7 +94,7 @@ impl Terminal {
 
     /// The process that the shell runs.
     pub fn child(&self) -> i32 {
-        let shell = self.ask(&["display-message", "-p", "#{pane_pid}"]);
+        let shell = self.run(&["display-message", "-p", "#{pane_pid}"]);
         let shell = shell.trim();
         let file = format!("/proc/{shell}/task/{shell}/children");
         let children = std::fs::read_to_string(&file).expect("the shell lives");

@@ -104,7 +104,7 @@ set_snapshot() {
     end_steps
 }
 
-# attach_and_grow NAME LIMIT COMMAND OPTIONS...: as json, beside /t/steps: once vmaudit traces, ten calls, then
+# attach_and_grow NAME LIMIT COMMAND OPTIONS...: as json, and /t/steps with it: once vmaudit traces, ten calls, then
 # SIGTERM (a shell keeps SIGINT from what it starts in the background). A pipe stands in for the file of what vmaudit says.
 attach_and_grow() {
     mkfifo "$out/$1.err"
@@ -150,7 +150,7 @@ set_probe() {
     json stacks 200 probe --as-root --stacks --lib /t/blocks --match '^passed$' -- /t/blocks 8 500 5
 }
 
-# A recording tells what the run told: the same report, byte for byte, the calls and an address.
+# A recording says what the run said: the same report, byte for byte, the calls and an address.
 set_recording() {
     t run 60 vmaudit run --as-root -o /tmp/rec --report "$out/run.txt" -- /t/known "$out/known" /tmp/file
     t report 60 vmaudit report /tmp/rec

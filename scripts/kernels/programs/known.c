@@ -1,6 +1,6 @@
 /* Ranges of which it is known how much is resident, in pages of 4 KiB. Writes "ADDRESS LENGTH RESIDENT KIND"
  * for each to OUT.
- *   known OUT FILE [ADDRESS]    FILE is made; a mapping is asked for at ADDRESS (above 47 bits: 5-level
+ *   known OUT FILE [ADDRESS]    FILE is made; a mapping is requested at ADDRESS (above 47 bits: 5-level
  *                               page tables) */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -7,11 +7,11 @@ use crate::app::live_events::{LiveEvents, LiveOptions};
 use crate::app::output::{self, Other, Output, Stream};
 use crate::app::recorded_names::RecordedNames;
 use crate::capture::CaptureConfig;
-use crate::cli::{Aslr, Backend, EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
+use crate::cli::{Aslr, Backend, EventsArgs, FilterArgs, LiveArgs};
 use crate::launch::LaunchConfig;
 use crate::model::{AddrRange, Step};
 use crate::render::Color;
-use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
+use crate::render::events::{EventWriter, EventsOptions, Filter, calls_named};
 use crate::session::SessionError;
 use crate::session::engine::{End, NEVER, Schedule, Session};
 use crate::session::say::say;
@@ -119,12 +119,7 @@ fn live(args: &EventsArgs, to: Output) -> Result<u8, AppError> {
     }
     let traced =
         print(start, (args, LiveEvents::new(writer, to, live_options(args))), |session| session.run())?;
-    let code = match traced.outcome {
-        End::Exited(status) => status.exit_code(),
-        End::LoadEnded(_) | End::NoneLeft | End::LeftRunning => 0,
-    };
-    traced.detach_in_background();
-    Ok(code)
+    Ok(traced.detach_in_background().exit_code())
 }
 
 /// Prints the calls of processes that run already.
@@ -179,7 +174,7 @@ fn print(
 
 fn live_options(args: &EventsArgs) -> LiveOptions {
     LiveOptions {
-        wants_names: !args.no_stacks || args.filter.stack.is_some(),
+        needs_names: !args.no_stacks || args.filter.stack.is_some(),
         to_the_end: !args.command.is_empty(),
     }
 }
@@ -203,15 +198,8 @@ fn schedule(options: &LiveArgs) -> Schedule {
 
 fn options(args: &EventsArgs, color: Color, clock_offset_ns: Option<i64>) -> Result<EventsOptions, AppError> {
     Ok(EventsOptions {
-        format: match args.format {
-            EventFormat::Text => EventsFormat::Text,
-            EventFormat::Json => EventsFormat::Json,
-        },
-        time: match args.time {
-            EventTime::Relative => TimeStyle::Relative,
-            EventTime::Monotonic => TimeStyle::Monotonic,
-            EventTime::Clock => TimeStyle::Clock,
-        },
+        format: args.format,
+        time: args.time,
         clock_offset_ns,
         stacks: !args.no_stacks,
         color,

@@ -84,12 +84,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     };
     traced.main = main_process(traced.main, container.as_ref(), &traced.audits, &traced.pipeline);
     options.conclude(&mut traced, (&spec, sinks), exit_code)?;
-    let code = match traced.outcome {
-        End::LoadEnded(code) => code,
-        _ => exit_code.unwrap_or(0),
-    };
-    traced.detach_in_background();
-    Ok(code)
+    Ok(traced.detach_in_background().exit_code())
 }
 
 /// With `--heap`: where the command, which gets the library, reports.

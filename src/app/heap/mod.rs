@@ -1,9 +1,9 @@
 //! Which stacks hold the heap, for all commands that count it: `heap`, and `run --heap`.
 
-pub mod ask;
 pub mod identity;
 pub mod mappings;
 pub mod preload;
+pub mod request;
 pub mod resolve;
 
 use crate::heap::describe::{DEFAULT_ALLOCATORS, Description, built_in};

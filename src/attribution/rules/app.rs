@@ -21,7 +21,7 @@ pub const APP_MMAP: Category = Category(&CategoryInfo {
 const NEAR: u64 = 80;
 
 /// Fewer unused bytes are no reason to change a program.
-const WORTH_ASKING: u64 = 1 << 20;
+const WORTH_ADVICE: u64 = 1 << 20;
 
 pub struct AppRule;
 
@@ -63,7 +63,7 @@ impl Rule for AppRule {
         }
         // A function without a name cannot be found in the sources; of what is in use there is nothing to
         // save.
-        if !group.path.is_some_and(has_named_caller) || group.unused() < WORTH_ASKING {
+        if !group.path.is_some_and(has_named_caller) || group.unused() < WORTH_ADVICE {
             return Advice::why(why);
         }
         let less = if group.instances == 1 { "less" } else { "less, or less often," };

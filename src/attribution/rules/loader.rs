@@ -99,7 +99,7 @@ impl Rule for LoaderRule {
         // called by its own wrapper of mmap: other frames further in are not its own: ld.so only called them
         // (constructors)
         let module = path.lines.get(at)?.module.as_str();
-        if !path.lines.get(..at)?.iter().all(|l| l.module == module || l.is_wrapper()) {
+        if !path.is_direct(at, |line| line.module == module) {
             return None;
         }
         // musl's loader is its C library, too
@@ -118,7 +118,7 @@ impl Rule for LoaderRule {
             RegionKind::Brk => Claim::new(LOADER, Evidence::Stack, TLS),
             _ => return None,
         };
-        // at start-up all stacks look alike; with dlopen they show which code loaded the library
+        // at start-up all stacks are alike; with dlopen they show which code loaded the library
         let dlopen = path.lines.iter().rposition(|l| l.is(DLOPEN));
         Some(claim.merge(dlopen.map_or(Merge::ByCategory, Merge::ByCaller)))
     }
@@ -192,12 +192,18 @@ impl Rule for LoaderRule {
         } else {
             Advice::why(why)
         };
+        // bss, and what the loader allocated, are things of their own, but no files
+        let images = group.instances_with(IMAGE);
         if group.path.is_some_and(|p| p.any(|l| l.is(DLOPEN))) {
-            advice.title = Some(match group.instances {
-                1 => "library loaded by dlopen".to_string(),
+            advice.title = Some(match images {
+                0 | 1 => "library loaded by dlopen".to_string(),
                 n => format!("{n} libraries and their data, loaded by dlopen"),
             });
         } else {
+            advice.title = Some(match images {
+                0 | 1 => LOADER.one.to_string(),
+                n => format!("{n} {}", LOADER.many),
+            });
             advice.stack_is_noise = true;
         }
         advice

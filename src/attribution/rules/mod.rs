@@ -9,6 +9,7 @@ mod app;
 mod bionic;
 pub mod data;
 mod device;
+mod dotnet;
 mod files;
 mod glibc;
 mod go;
@@ -42,7 +43,7 @@ use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
-use crate::model::heap::runtime::{AskBudget, ReadOwnHeap};
+use crate::model::heap::runtime::{BudgetQuery, ReadOwnHeap};
 use crate::model::stack::{FindCodeTables, FindLeftStacks, GeneratedFunction, Interpreter};
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
@@ -102,7 +103,7 @@ pub trait Rule: Sync {
     }
 
     /// How it is queried for what it has reserved and committed, and for what.
-    fn own_budget(&self) -> Option<AskBudget> {
+    fn own_budget(&self) -> Option<BudgetQuery> {
         None
     }
 
@@ -256,6 +257,7 @@ pub static RULES: &[&dyn Rule] = &[
     &python::PythonRule,
     &ruby::RubyRule,
     &javascriptcore::JavaScriptCoreRule,
+    &dotnet::DotnetRule,
     &sbcl::SbclRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,
@@ -313,7 +315,7 @@ pub fn left_stacks() -> impl Iterator<Item = FindLeftStacks> {
 }
 
 /// Runtimes that report their own memory categories on request.
-pub fn budgets() -> impl Iterator<Item = AskBudget> {
+pub fn budgets() -> impl Iterator<Item = BudgetQuery> {
     RULES.iter().filter_map(|rule| rule.own_budget())
 }
 

@@ -2,7 +2,7 @@
 //! guesses at best: Debian's musl has no unwind tables.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::call::MAP_STACK;
+use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
@@ -136,8 +136,8 @@ impl Rule for MuslRule {
         let data = world.below(vma).is_some_and(|m| world.is_image(m) && m.prot == Prot::RW);
         let lowest = subject.mapping.is_some_and(|m| m.range.start == subject.range.start);
         let stack = lowest && world.below(vma).is_some_and(is_stack_guard);
-        let flagged = subject.call.is_some_and(|call| call.has(MAP_STACK));
-        (subject.shape_may_decide() && !data && !stack && !flagged)
+        let foreign = subject.call.is_some_and(|call| !is_block_call(call));
+        (subject.shape_may_decide() && !data && !stack && !foreign)
             .then(|| Claim::new(MUSL, Evidence::Shape, SLOTS).merge(Merge::ByCategory))
     }
 
@@ -162,6 +162,12 @@ impl Rule for MuslRule {
         )
         .wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's; musl's malloc has no settings")
     }
+}
+
+/// `mmap(0, n, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS)`, and nothing else, for groups and large blocks
+/// (src/malloc/mallocng/malloc.c); it never takes a part of what was reserved.
+fn is_block_call(call: MmapCall) -> bool {
+    call.addr == Addr(0) && call.prot == Prot::RW && !call.has(MAP_NORESERVE) && !call.has(MAP_STACK)
 }
 
 /// `[heap]` begins with a PROT_NONE page: mallocng (src/malloc/mallocng/malloc.c, `alloc_meta`) maps it over

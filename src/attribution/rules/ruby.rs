@@ -10,7 +10,7 @@ use crate::attribution::findings::Fix;
 use crate::ledger::Region;
 use crate::model::headers::{CHAIN_HEADER, ChainHeaders, Headers, PAGE_DESCRIPTION, PageHeaders};
 use crate::model::observation::BlockKind;
-use crate::model::path::base_name_bytes;
+use crate::model::path::base_name_lossy;
 use crate::model::{Addr, Mapping, Prot};
 
 /// `fiber_pool_initialize`: both sizes and a page, with the default settings of 64-bit machines.
@@ -39,7 +39,7 @@ impl Rule for RubyRule {
 
     fn headers(&self) -> &'static [Headers] {
         &[
-            // first: what arrays hold in there may look like a page
+            // first: what arrays hold in there may be taken for a page
             Headers::Chains(ChainHeaders { in_process, may_hold, sizes: TRANSIENT, next }),
             Headers::Pages(PageHeaders { in_process, may_hold, least: PAGES[0], page_len }),
         ]
@@ -82,7 +82,7 @@ impl Rule for RubyRule {
 }
 
 fn in_process(mappings: &[Mapping]) -> bool {
-    let name = |m: &Mapping| String::from_utf8_lossy(base_name_bytes(&m.name)).into_owned();
+    let name = |m: &Mapping| base_name_lossy(&m.name);
     mappings.iter().any(|mapping| mapping.prot.exec && is_ruby(&name(mapping)))
 }
 
@@ -95,8 +95,8 @@ fn may_hold(mapping: &Mapping) -> bool {
 fn next(header: &[u8; CHAIN_HEADER]) -> Option<Addr> {
     let short = |at: usize| Some(i16::from_le_bytes(*header.get(at..)?.first_chunk()?));
     let (used, marked, objects) = (short(0)?, short(2)?, short(4)?);
-    let room = i64::try_from(TRANSIENT.1).ok()? - CHAIN_HEADER as i64;
-    let fits = (0..=room).contains(&used.into()) && (-1..=room).contains(&marked.into()) && objects >= 0;
+    let limit = i64::try_from(TRANSIENT.1).ok()? - CHAIN_HEADER as i64;
+    let fits = (0..=limit).contains(&used.into()) && (-1..=limit).contains(&marked.into()) && objects >= 0;
     // an empty block has no objects
     let fits = fits && (used > 0 || (marked == -1 && objects == 0));
     fits.then_some(Addr(u64::from_le_bytes(*header.get(8..)?.first_chunk()?)))

@@ -108,7 +108,12 @@ impl Rule for TcmallocRule {
         is_tcmalloc(line)
     }
 
+    // gperftools exports mmap and sbrk, too, to call its hooks: whoever calls them gets memory from the kernel
     fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
+        let path = subject.path?;
+        if path.lines.get(at)?.is_wrapper() || !path.is_direct(at, is_tcmalloc) {
+            return None;
+        }
         let brk = subject.region.kind == RegionKind::Brk;
         let merge = if brk { Merge::ByCategory } else { Merge::ByCaller(at) };
         let claim = Claim::new(TCMALLOC, Evidence::Stack, part(subject)).merge(merge);
@@ -137,11 +142,13 @@ impl Rule for TcmallocRule {
         if sampled {
             return Some(Claim::new(TCMALLOC, Evidence::Shape, SAMPLED).merge(Merge::ByCategory));
         }
-        // TCMALLOC_SKIP_SBRK: steps of 1 MiB by mmap, which the kernel merges
+        // TCMALLOC_SKIP_SBRK: steps of 1 MiB by mmap, which the kernel merges. It takes them where it gets nothing by
+        // brk, and what a program maps itself may be as long.
+        let no_brk = || world.fact("has no brk", || !world.mappings().iter().any(|m| m.is_special("[heap]")));
         let steps = subject.region.prot == Prot::RW
             && subject.range.len() >= STEP
             && subject.range.len().is_multiple_of(STEP);
-        (steps && is_gperftools(world))
+        (steps && is_gperftools(world) && no_brk())
             .then(|| Claim::new(TCMALLOC, Evidence::Shape, BY_MMAP).merge(Merge::ByCategory))
     }
 

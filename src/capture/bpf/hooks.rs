@@ -54,7 +54,7 @@ pub(in crate::capture) fn call_hooks() -> &'static [CallHook] {
     hooks().calls
 }
 
-pub(in crate::capture) fn wants_spares() -> bool {
+pub(in crate::capture) fn needs_spares() -> bool {
     hooks().spares
 }
 

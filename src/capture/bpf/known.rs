@@ -3,8 +3,8 @@
 use super::shared::SharedArray;
 use super::skel::types::{vmaudit_known, vmaudit_known_stack as Entry};
 use crate::capture::{CaptureError, KnownStack, KnownStacks};
-use crate::model::MmKey;
 use crate::model::hash::IntMap;
+use crate::model::{ExpectedWord, MmKey, StackWord};
 use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -15,7 +15,22 @@ const WAYS: u64 = vmaudit_known::VMAUDIT_KNOWN_WAYS_.0 as u64;
 const SPAN: u64 = vmaudit_known::VMAUDIT_KNOWN_SPAN_.0 as u64;
 /// VMAUDIT_KNOWN_HASH
 const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
+const RELATIVE: u16 = vmaudit_known::VMAUDIT_KNOWN_RELATIVE_.0 as u16;
 const WORD: u64 = size_of::<u64>() as u64;
+
+/// Its distance, with VMAUDIT_KNOWN_RELATIVE where the value is one too, and the value. Distances are multiples of a
+/// word, and smaller than SPAN.
+fn encoded(word: &StackWord) -> (u16, u64) {
+    match word.expected {
+        ExpectedWord::ReturnAddress(address) => (word.distance as u16, address),
+        ExpectedWord::FramePointer(distance) => (word.distance as u16 | RELATIVE, distance),
+    }
+}
+
+/// Whether rbp counts, and its distance from the stack pointer.
+fn frame_pointer_of(stack: &KnownStack<'_>) -> (u64, u64) {
+    (u64::from(stack.frame_pointer.is_some()), stack.frame_pointer.unwrap_or(0))
+}
 
 pub struct KnownTable {
     entries: SharedArray,
@@ -63,11 +78,10 @@ impl KnownTable {
     fn holds(&self, place: usize, stack: &KnownStack<'_>) -> bool {
         // SAFETY: only this thread writes them.
         let entry = unsafe { self.entry(place).read_volatile() };
-        let returns = entry.returns.iter().zip(&entry.distances).take(entry.frames as usize);
+        let words = entry.expected.iter().zip(&entry.distances).take(entry.words as usize);
         (entry.mm, entry.ip, entry.depth) == (stack.mm.0, stack.ip, stack.depth)
-            && returns
-                .map(|(&address, &distance)| (u64::from(distance), address))
-                .eq(stack.returns.iter().copied())
+            && (entry.by_frame_pointer, entry.frame_pointer) == frame_pointer_of(stack)
+            && words.map(|(&expected, &distance)| (distance, expected)).eq(stack.words.iter().map(encoded))
     }
 
     /// A free place of those where a stack is searched for, or one whose turn it is.
@@ -87,8 +101,9 @@ impl KnownTable {
 
 impl KnownStacks for KnownTable {
     fn publish(&mut self, number: u64, stack: &KnownStack<'_>) {
-        let span = stack.returns.iter().map(|&(distance, _)| distance + WORD).max().unwrap_or(0);
-        if stack.returns.len() > Entry::default().returns.len() || span > SPAN {
+        let span = stack.words.iter().map(|word| word.distance.saturating_add(WORD)).max().unwrap_or(0);
+        let is_aligned = stack.words.iter().all(|word| word.distance.is_multiple_of(WORD));
+        if stack.words.len() > Entry::default().expected.len() || span > SPAN || !is_aligned {
             return;
         }
         let place = self.place_of(stack);
@@ -98,10 +113,10 @@ impl KnownStacks for KnownTable {
         }
         self.write(place, |entry| {
             (entry.number, entry.mm, entry.ip, entry.depth) = (number, stack.mm.0, stack.ip, stack.depth);
-            (entry.frames, entry.span) = (stack.returns.len() as u32, span as u32);
-            for (at, &(distance, address)) in stack.returns.iter().enumerate() {
-                entry.returns[at] = address;
-                entry.distances[at] = distance as u16;
+            (entry.by_frame_pointer, entry.frame_pointer) = frame_pointer_of(stack);
+            (entry.words, entry.span) = (stack.words.len() as u32, span as u32);
+            for (at, word) in stack.words.iter().enumerate() {
+                (entry.distances[at], entry.expected[at]) = encoded(word);
             }
         });
     }

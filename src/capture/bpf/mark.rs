@@ -2,7 +2,7 @@
 //!
 //! The first thread of each target is marked by pidfd, so that a number that was given to another process is
 //! never marked by mistake. A BPF program that visits all tasks then marks the other threads (PIDFD_THREAD,
-//! which could do it from here, is Linux 6.9, and a system call a thread). Threads that are born meanwhile
+//! which could do it from here, is Linux 6.9, and a system call a thread). Threads that are created meanwhile
 //! inherit the mark, unless their parent was not marked yet: so passes are made until one finds no unmarked
 //! thread.
 

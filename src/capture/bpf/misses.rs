@@ -4,7 +4,7 @@
 //! function returns also while anybody there is inside a bpf(2) call on a map (`bpf_prog_active`). The
 //! kernel counts for all tasks, not only for those that are traced: this is an upper bound.
 
-use super::hooks::wants_spares;
+use super::hooks::needs_spares;
 use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{Link, ProgramMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,13 +27,13 @@ impl Attached {
         self.hooks.push(Hook(own));
     }
 
-    /// Attaches one event's program, with its spares where this kernel needs them ([`wants_spares`]).
+    /// Attaches one event's program, with its spares where this kernel needs them ([`needs_spares`]).
     pub fn attach<'a, 'o: 'a, E>(
         &mut self,
         programs: &[&'a ProgramMut<'o>; 3],
         attach: impl Fn(&'a ProgramMut<'o>) -> Result<Link, E>,
     ) -> Result<Vec<Link>, E> {
-        let used = if wants_spares() { &programs[..] } else { &programs[..1] };
+        let used = if needs_spares() { &programs[..] } else { &programs[..1] };
         let links = used.iter().map(|program| attach(program)).collect::<Result<_, E>>()?;
         self.add(used.iter().map(|program| program.as_fd()));
         Ok(links)

@@ -18,7 +18,7 @@ pub use cgroups::Entering;
 pub use mark::MarkedThread;
 pub use touches::TouchConfig;
 
-pub(super) use hooks::wants_spares;
+pub(super) use hooks::needs_spares;
 pub(super) use misses::Attached;
 
 use crate::sys::abi::PID_NS_INIT_INO;
@@ -143,7 +143,7 @@ pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'s
     touches::prepare(&mut open, config.touch)?;
     open.progs.mark_threads.set_autoload(config.running_targets);
     open.progs.syscall_returned.set_autoload(hooks::call_hooks().contains(&CallHook::Returns));
-    let spares = wants_spares();
+    let spares = needs_spares();
     for mut program in open.open_object_mut().progs_mut() {
         if program.name().to_string_lossy().contains("_spare") {
             program.set_autoload(spares);

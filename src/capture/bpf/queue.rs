@@ -110,7 +110,7 @@ impl Queue {
         self.touches.left() < self.limit
     }
 
-    /// Calls that left their stacks behind because the queue was more than half full.
+    /// Calls that left their stacks behind because the queue was more than three quarters full.
     pub(super) fn stripped(&self) -> u64 {
         self.stripped
     }
@@ -124,7 +124,7 @@ impl Queue {
         self.touches.push(record);
     }
 
-    /// Beyond half of the limit, calls leave their stacks behind.
+    /// Beyond three quarters of the limit, calls leave their stacks behind.
     pub(super) fn push(&mut self, record: &[u8]) {
         let is_call = record::op_of(record).is_some_and(|op| op < op::FORK);
         if !is_call {
@@ -134,7 +134,7 @@ impl Queue {
         // In the ring they take more space than they have bytes: records come in a small number of sizes.
         let record =
             record::read(record).map_or(record, |(_, stack)| &record[..size_of::<Record>() + stack.len()]);
-        if record.len() == size_of::<Record>() || self.calls.left() < self.limit / 2 {
+        if record.len() == size_of::<Record>() || self.calls.left() < self.limit / 4 * 3 {
             self.calls.push(record);
             return;
         }
@@ -205,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn beyond_half_of_the_queue_calls_go_on_without_their_stacks() {
+    fn beyond_three_quarters_of_the_queue_calls_go_on_without_their_stacks() {
         let mut queue = Queue::of(4000);
-        for _ in 0..3 {
+        for _ in 0..4 {
             queue.push(&call(op::MMAP, 1000));
         }
         queue.push(&call(op::FILE, 100));
@@ -217,7 +217,7 @@ mod tests {
             lengths.push((head.op, stack.len(), head.flags & flag::WITHOUT_STACK != 0));
         }
         let whole = (op::MMAP, 1000, false);
-        assert_eq!(lengths, [whole, whole, (op::MMAP, 0, true), (op::FILE, 100, false)]);
+        assert_eq!(lengths, [whole, whole, whole, (op::MMAP, 0, true), (op::FILE, 100, false)]);
         assert_eq!(queue.stripped, 1);
     }
 }

@@ -39,7 +39,7 @@ pub enum ProbeError {
     Link(#[source] io::Error),
     #[error("placing a probe (perf_event_open): {0}")]
     Perf(#[source] io::Error),
-    #[error("telling the kernel's side what a function does: {0}")]
+    #[error("writing what a function does to the kernel's side: {0}")]
     Table(#[source] io::Error),
     #[error("more than {0} functions to probe")]
     TooMany(u32),

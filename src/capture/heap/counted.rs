@@ -2,7 +2,7 @@
 
 use super::skel::HeapMaps;
 use super::skel::types::{
-    vmaudit_heap_rule as Rule, vmaudit_heap_rule_key as RuleKey, vmaudit_heap_rule_kind as Kind,
+    block_key, vmaudit_heap_rule as Rule, vmaudit_heap_rule_key as RuleKey, vmaudit_heap_rule_kind as Kind,
     vmaudit_heap_site as Counts, vmaudit_heap_site_key as Site,
 };
 use crate::capture::CaptureError;
@@ -106,9 +106,8 @@ impl Counted {
     pub fn forget_blocks(&self, is_gone: impl Fn(u64) -> bool) -> Result<(), CaptureError> {
         let all = self.blocks.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
         let all = all.map_err(CaptureError::Counters)?;
-        let space = |key: &[u8]| key.get(..8)?.try_into().ok().map(u64::from_ne_bytes);
-        let gone: Vec<Vec<u8>> =
-            all.map(|(key, _)| key).filter(|key| space(key).is_some_and(&is_gone)).collect();
+        let is_gone = |key: &Vec<u8>| value_of(key).is_some_and(|key: block_key| is_gone(key.space));
+        let gone: Vec<Vec<u8>> = all.map(|(key, _)| key).filter(is_gone).collect();
         for key in gone {
             let _ = self.blocks.delete(&key);
         }

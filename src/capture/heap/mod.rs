@@ -14,7 +14,7 @@ pub use function::{Action, ProbeFunction, Where};
 
 use super::bpf::counts::{self, Counts};
 use super::bpf::hooks::{CallHook, Moment, attach_functions, call_hooks};
-use super::bpf::{Attached, BpfTracer, Shared, wants_spares};
+use super::bpf::{Attached, BpfTracer, Shared, needs_spares};
 use super::viewer::set_viewer;
 use super::{CaptureError, object, refusal};
 use crate::model::Pid;
@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Of records, that wake the reader of [`HeapConfig::combined`]'s.
-const TEACH_BYTES: u64 = 4096;
+const WAKE_BYTES: u64 = 4096;
 
 /// How allocations are reported.
 #[derive(Clone, Copy, Debug, Default)]
@@ -174,8 +174,8 @@ pub(super) fn prepare(
         rodata.pid_namespace =
             shared.map_or_else(super::bpf::own_pid_namespace, |shared| shared.pid_namespace);
         // The unwind rules that the kernel waits for are to be read soon.
-        let wake_bytes = shared.map_or(TEACH_BYTES, |shared| shared.wake_bytes);
-        rodata.wake_bytes = if config.combined { TEACH_BYTES } else { wake_bytes };
+        let wake_bytes = shared.map_or(WAKE_BYTES, |shared| shared.wake_bytes);
+        rodata.wake_bytes = if config.combined { WAKE_BYTES } else { wake_bytes };
         rodata.stack_limit = shared.map_or(0, |shared| shared.stack_limit);
         rodata.combined = config.combined;
         set_viewer!(rodata);
@@ -195,7 +195,7 @@ pub(super) fn prepare(
         open.maps.blocks.set_max_entries(1).map_err(CaptureError::Load)?;
     }
     open.maps.heap_counters.set_max_entries(counts::entries()?).map_err(CaptureError::Load)?;
-    let (spares, functions) = (wants_spares(), on_functions());
+    let (spares, functions) = (needs_spares(), on_functions());
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         if name.starts_with("combined_") {

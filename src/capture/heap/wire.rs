@@ -110,9 +110,9 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
         op::CONTEXT_MOVED => HeapOp::ContextMoved { context: ContextKey(first), parent: key(second) },
         _ => return None,
     };
-    let wants_stack = matches!(brief.op, op::ALLOCATED | op::RESIZE_ENDED);
-    let lost = brief.flags & flag::WITHOUT_STACK != 0 && wants_stack;
-    let record = whole.filter(|_| wants_stack && !lost && !payload.is_empty());
+    let has_stack = matches!(brief.op, op::ALLOCATED | op::RESIZE_ENDED);
+    let lost = brief.flags & flag::WITHOUT_STACK != 0 && has_stack;
+    let record = whole.filter(|_| has_stack && !lost && !payload.is_empty());
     let event = HeapEvent {
         time_ns: brief.time_ns,
         pid: brief.pid as i32,
@@ -120,7 +120,7 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
         mm: MmKey(brief.mm),
         function: brief.function as u32,
         op,
-        stack: Err(match (wants_stack, lost) {
+        stack: Err(match (has_stack, lost) {
             (false, _) => NoStack::NotTaken,
             (true, true) => NoStack::Lost,
             (true, false) => NoStack::Unreadable,

@@ -348,7 +348,7 @@ impl Expected {
                 Some(_) if !keeps_old => view.is_free_now(*old)?,
                 Some(vma) => {
                     let came = before.as_ref().is_none_or(|before| !before.shows_the_same(&vma, place));
-                    // The target was the same before: the only evidence is that the source would look the
+                    // The target was the same before: the only evidence is that the source would be the
                     // same.
                     let is_equal = |source: Vma| {
                         let there = Vma { area: ShadowVma { start: place, ..source.area }, ..source };
@@ -368,8 +368,8 @@ impl Expected {
             }
             let now = (view.maps.areas(*old)?, view.maps.areas(target)?);
             let in_part = view.shadow.parts_of_move((*old, target), *keeps_old, (&now.0, &now.1));
-            view.shadow.take_over(*old, &now.0);
-            view.shadow.take_over(target, &now.1);
+            view.shadow.replace(*old, &now.0);
+            view.shadow.replace(target, &now.1);
             return Ok(refused_after(REFUSED, in_part));
         }
         if !keeps_old && *new_len < old.len() {

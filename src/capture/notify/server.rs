@@ -39,7 +39,7 @@ const POLL_SHARE: u32 = 4;
 /// serves). A thread that is merely not let run is waited for.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// How often to examine that.
-const STUCK_POLL: Duration = Duration::from_secs(1);
+const SLEEP_POLL: Duration = Duration::from_secs(1);
 /// When all tasks are gone, their ends are waited for at most so long.
 const LAST_ENDS: Duration = Duration::from_secs(10);
 
@@ -257,8 +257,8 @@ impl<C: HeldCalls> Server<C> {
     /// A listener of its own is refused as long as ours is there.
     fn seccomp(&mut self, key: u64, pid: Pid, call: &HeldCall) {
         let [operation, flags, ..] = call.args;
-        let wants_listener = flags & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
-        if operation == u64::from(libc::SECCOMP_SET_MODE_FILTER) && wants_listener {
+        let has_listener = flags & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
+        if operation == u64::from(libc::SECCOMP_SET_MODE_FILTER) && has_listener {
             let (mut record, stack) = self.note(key, pid, call, op::SECCOMP);
             record.ret = i64::from(-libc::EBUSY);
             self.records.event(record, &stack);
@@ -422,7 +422,7 @@ impl<C: HeldCalls> Server<C> {
 fn is_blocked(running: &mut InCall) -> bool {
     let now = Instant::now();
     let seen_at = running.sleeps.map_or(running.since, |sleeps| sleeps.seen_at);
-    if now - seen_at < STUCK_POLL {
+    if now - seen_at < SLEEP_POLL {
         return false;
     }
     let switches = peek::sleeping(running.call.tid);
@@ -430,7 +430,7 @@ fn is_blocked(running: &mut InCall) -> bool {
         // Checks that are far apart say nothing of the time between: vmaudit itself may not have run.
         Some(before) if before.switches == switches && switches.is_some() => Sleeps {
             seen_at: now,
-            slept: before.slept + (now - before.seen_at).min(STUCK_POLL * 2),
+            slept: before.slept + (now - before.seen_at).min(SLEEP_POLL * 2),
             switches,
         },
         _ => Sleeps { seen_at: now, slept: Duration::ZERO, switches },

@@ -290,7 +290,7 @@ impl Shadow {
     }
 
     /// Takes over what the kernel shows of `range`.
-    pub fn take_over(&mut self, range: AddrRange, now: &[ShadowVma]) {
+    pub fn replace(&mut self, range: AddrRange, now: &[ShadowVma]) {
         self.remove(range);
         now.iter().for_each(|&area| self.insert(area));
     }
@@ -370,7 +370,7 @@ mod tests {
         ];
         assert_eq!(shadow.changes(range(0x1000, 0xb000), &now), expected);
         let mut renewed = shadow.clone();
-        renewed.take_over(range(0x1000, 0xb000), &now);
+        renewed.replace(range(0x1000, 0xb000), &now);
         assert!(renewed.changes(range(0x1000, 0xb000), &now).is_empty());
         assert_eq!(renewed.bytes(), 0x9000);
     }

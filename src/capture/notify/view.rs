@@ -20,7 +20,7 @@ impl View<'_> {
         for &range in ranges {
             let now = self.maps.areas(range)?;
             in_part.extend(self.shadow.changes(range, &now));
-            self.shadow.take_over(range, &now);
+            self.shadow.replace(range, &now);
         }
         Ok(refused_after(ret, in_part))
     }
@@ -41,7 +41,7 @@ impl View<'_> {
     /// From now on the range is known to be as the kernel shows it.
     pub fn reread(&mut self, range: AddrRange) -> Result<(), Gone> {
         let now = self.maps.areas(range)?;
-        self.shadow.take_over(range, &now);
+        self.shadow.replace(range, &now);
         Ok(())
     }
 

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_ring_asks_to_be_read_before_it_is_full() {
+    fn a_small_ring_is_to_be_read_before_it_is_full() {
         assert_eq!(wake_bytes(64 << 10), 8 << 10);
         assert_eq!(wake_bytes(1 << 20), WAKE_BYTES);
         assert_eq!(wake_bytes(usize::MAX), WAKE_BYTES);

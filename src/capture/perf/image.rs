@@ -7,11 +7,11 @@
 //! (fs/exec.c, setup_arg_pages).
 
 use super::sample::Mapped;
+use crate::model::PAGE;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-const PAGE: u64 = crate::model::PAGE;
 const PT_LOAD: u32 = 1;
 
 /// The mappings of a new program, by address.

@@ -46,7 +46,7 @@ impl<'a> Losses<'a> {
     }
 
     /// The ring of calls of this CPU (by number of its rings) was so full that a record may be missing.
-    pub fn ask(&mut self, cpu: usize) {
+    pub fn suspect(&mut self, cpu: usize) {
         let Some(writers) = self.cpus.get_mut(cpu) else { return };
         if self.counted {
             writers.lost = writers.lost.max(writers.count());
@@ -82,7 +82,7 @@ mod tests {
         let (owners, others) = ([[event(), event()]], [vec![event()]]);
         let mut losses = Losses::of(&owners, &others, false);
         assert_eq!(losses.total(), 0);
-        losses.ask(0);
+        losses.suspect(0);
         assert_eq!(losses.total(), 1);
         losses.recorded(7);
         assert_eq!(losses.total(), 8);
@@ -93,7 +93,7 @@ mod tests {
         let mut losses = Losses::of(&[], &[], true);
         losses.recorded(7);
         assert_eq!(losses.total(), 7);
-        losses.ask(3);
+        losses.suspect(3);
         assert_eq!(losses.total(), 7);
     }
 }

@@ -107,7 +107,7 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
         let rings = &self.rings;
         let mut more = |cpu| lock(rings).take_stacks(cpu);
         self.ready.extend(merge::take(&mut self.read, &self.apart, until, &mut more));
-        crowded.into_iter().for_each(|cpu| self.losses.ask(cpu));
+        crowded.into_iter().for_each(|cpu| self.losses.suspect(cpu));
     }
 
     fn handle(&mut self, joined: &Joined) {
@@ -155,8 +155,8 @@ const STOP: u64 = 1;
 const SLICE_NS: u64 = 100_000;
 
 fn empty_when_full(epoll: &Epoll, rings: &Mutex<Rings>, wake: &EventFd) {
-    task::ask_for_slices(SLICE_NS);
-    task::ask_for_priority();
+    task::request_slices(SLICE_NS);
+    task::request_priority();
     let mut events = [EpollEvent::empty(); 8];
     loop {
         match epoll.wait(&mut events, EpollTimeout::NONE) {

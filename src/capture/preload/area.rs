@@ -2,8 +2,8 @@
 
 use super::layout::{self, *};
 use super::pages::*;
-use crate::model::UnwindRow;
 use crate::model::heap::own::{AREA, BELL};
+use crate::model::{PAGE, UnwindRow};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -48,7 +48,7 @@ impl Bell {
         self.file.as_raw_fd()
     }
 
-    /// Counted up with each question.
+    /// Counted up with each request.
     pub fn rung(&self) -> &AtomicU32 {
         &self.page().rung
     }
@@ -59,8 +59,6 @@ impl Bell {
     }
 }
 
-const PAGE: u64 = 4096;
-
 /// What one process counts in.
 pub struct Area {
     file: File,
@@ -68,7 +66,7 @@ pub struct Area {
 }
 
 /// A thread needs rules to walk its stack, and waits.
-pub struct Question {
+pub struct RuleRequest {
     number: usize,
     /// [`Head::code`], as the thread knows it.
     pub code: u32,
@@ -161,7 +159,7 @@ impl Area {
     part!(stacks, AT_STACKS, layout::Stack, STACKS);
     part!(words, AT_WORDS, AtomicU64, WORDS);
     part!(samples, AT_SAMPLES, Sample, SAMPLES);
-    part!(asks, AT_ASKS, Ask, ASKS);
+    part!(slots, AT_REQUESTS, Request, REQUESTS);
     part!(given, AT_GIVEN, AtomicU32, GIVEN);
     part!(windows, AT_WINDOWS, AtomicU32, WINDOWS);
     part!(leaf_windows, AT_LEAF_WINDOWS, AtomicU32, LEAVES);
@@ -174,29 +172,30 @@ impl Area {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<Count>(), STACKS) }
     }
 
-    /// The questions that are not answered yet.
-    pub fn questions(&self) -> Vec<Question> {
-        let waiting = self.asks().iter().enumerate().filter(|(_, ask)| ask.state.load(Acquire) == ASK_WAITS);
-        let question = |(number, ask): (usize, &Ask)| {
-            let len = (ask.len.load(Relaxed) as usize).min(ASK_BYTES);
-            let words = ask.bytes.iter().take(len / 8);
-            Question {
+    /// The requests that are not answered yet.
+    pub fn requests(&self) -> Vec<RuleRequest> {
+        let waiting =
+            self.slots().iter().enumerate().filter(|(_, slot)| slot.state.load(Acquire) == REQUEST_WAITS);
+        let request = |(number, slot): (usize, &Request)| {
+            let len = (slot.len.load(Relaxed) as usize).min(REQUEST_BYTES);
+            let words = slot.bytes.iter().take(len / 8);
+            RuleRequest {
                 number,
-                code: ask.code.load(Relaxed),
-                ip: ask.ip.load(Relaxed),
-                sp: ask.sp.load(Relaxed),
-                bp: ask.bp.load(Relaxed),
+                code: slot.code.load(Relaxed),
+                ip: slot.ip.load(Relaxed),
+                sp: slot.sp.load(Relaxed),
+                bp: slot.bp.load(Relaxed),
                 bytes: words.flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect(),
-                is_full: ask.flags.load(Relaxed) & ASK_TO_END != 0,
+                is_full: slot.flags.load(Relaxed) & REQUEST_TO_END != 0,
             }
         };
-        waiting.map(question).collect()
+        waiting.map(request).collect()
     }
 
     /// Releases the requesting thread. True where it has to be woken.
-    pub fn answer(&self, question: &Question) -> Option<&AtomicU32> {
-        let state = &self.asks().get(question.number)?.state;
-        state.compare_exchange(ASK_WAITS, ASK_ANSWERED, AcqRel, Relaxed).ok()?;
+    pub fn answer(&self, request: &RuleRequest) -> Option<&AtomicU32> {
+        let state = &self.slots().get(request.number)?.state;
+        state.compare_exchange(REQUEST_WAITS, REQUEST_ANSWERED, AcqRel, Relaxed).ok()?;
         Some(state)
     }
 

@@ -1,6 +1,6 @@
 //! Processes that were started with the library and sleep: nothing is counted until they are woken.
 
-use super::layout::{ARMED, CONTROL_NAME, Control, Head, LOOKS, MODE_OFF, SOCKET_NAME};
+use super::layout::{ARMED, CONTROL_NAME, Control, EXAMINES, Head, MODE_OFF, SOCKET_NAME};
 use super::library::{BYTES, PREFIX, file_name};
 use crate::model::path::base_name_bytes;
 use crate::model::{Mapping, Pid};
@@ -66,7 +66,7 @@ impl Armed {
         let to = name.get_mut(..text.len()).filter(|_| text.len() < SOCKET_NAME);
         to.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(text);
         memory::write(self.pid, self.control + offset_of!(Control, socket) as u64, &name)?;
-        memory::write(self.pid, self.control + offset_of!(Control, awake) as u64, &[LOOKS])
+        memory::write(self.pid, self.control + offset_of!(Control, awake) as u64, &[EXAMINES])
     }
 
     /// vmaudit does not listen any more, and it has not connected: it goes on sleeping.

@@ -2,6 +2,7 @@
 
 use super::area::{Area, Bell, Settings};
 use super::layout::{Hello, MAGIC};
+use crate::capture::plain::value_of;
 use crate::model::Pid;
 use crate::sys::pidfd;
 use nix::sched::{CloneFlags, setns};
@@ -92,10 +93,8 @@ impl Listener {
         if recv(peer.as_raw_fd(), &mut hello, MsgFlags::empty())? != hello.len() {
             return Ok(None);
         }
-        let word = |at: usize| hello.get(at..at + 8).and_then(|word| word.try_into().ok());
-        let magic = word(0).map(u64::from_ne_bytes);
-        let forked = word(8).map(u64::from_ne_bytes).is_some_and(|word| word as u32 == 1);
-        if magic != Some(MAGIC) || !may(who.uid()) || !is_selected(who.pid()) {
+        let Some(Hello { magic: MAGIC, forked, .. }) = value_of(&hello) else { return Ok(None) };
+        if !may(who.uid()) || !is_selected(who.pid()) {
             return Ok(None);
         }
         let Ok(pidfd) = pidfd::open(who.pid()) else { return Ok(None) };
@@ -104,7 +103,7 @@ impl Listener {
         let control = [ControlMessage::ScmRights(&files)];
         let answer = [IoSlice::new(b"welcome\0")];
         sendmsg::<UnixAddr>(peer.as_raw_fd(), &answer, &control, MsgFlags::MSG_NOSIGNAL, None)?;
-        Ok(Some(Arrival { pid: who.pid(), pidfd, forked, area }))
+        Ok(Some(Arrival { pid: who.pid(), pidfd, forked: forked == 1, area }))
     }
 }
 

@@ -22,7 +22,7 @@ pub mod pages;
 #[path = "../../../preload/search.rs"]
 mod search;
 
-pub use area::{Area, Bell, Counted, Question, Settings, SharedStack};
+pub use area::{Area, Bell, Counted, RuleRequest, Settings, SharedStack};
 pub use armed::{Armed, Found};
 pub use blocks::CountedBlock;
 pub use library::{Library, install, is_available};

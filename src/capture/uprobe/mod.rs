@@ -10,7 +10,7 @@ pub use place::{CountersPlaced, PlaceError, Refused};
 
 use super::bpf::counts::{self, Counts};
 use super::bpf::hooks;
-use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, own_pid_namespace, wants_spares};
+use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, needs_spares, own_pid_namespace};
 use super::heap::attach::PerfUprobe;
 use super::viewer::set_viewer;
 use super::{CaptureError, object, refusal};
@@ -185,7 +185,7 @@ pub(super) fn prepare(
     let own_marks = keeps_own_marks(config);
     open.progs.probed_many.set_autoload(way == Way::Multi);
     open.progs.probed_one.set_autoload(way == Way::Single);
-    let spares = wants_spares();
+    let spares = needs_spares();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         if name.starts_with("follow_") {

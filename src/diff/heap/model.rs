@@ -1,6 +1,6 @@
 //! The comparison of two heaps as it is written (docs/diff.md). Sizes are bytes.
 
-use crate::diff::model::{Kind, Width};
+use crate::diff::model::{Kind, SideSource, Width};
 use crate::report::model::Stack;
 use serde::{Deserialize, Serialize};
 
@@ -77,17 +77,8 @@ pub struct HeapDiff {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeapSideFacts {
-    /// The file.
-    pub source: String,
-    /// `recording`, `report`.
-    pub kind: String,
-    /// `preload`, `bpf`.
-    pub backend: String,
-    /// The first of the processes compared.
-    pub pid: i32,
-    pub comm: String,
-    pub exe: String,
-    pub cmdline: Vec<String>,
+    #[serde(flatten)]
+    pub of: SideSource,
     /// Processes in the file, and how many of them are compared.
     pub processes: u64,
     pub compared: u64,

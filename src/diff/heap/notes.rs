@@ -9,7 +9,7 @@ use crate::report::units::{exact_size, thousands};
 
 pub(super) fn notes(a: &HeapSide<'_>, b: &HeapSide<'_>, stacks: &Stacks) -> Vec<String> {
     let mut out = Vec::new();
-    let (of_a, of_b) = (base_name(&a.facts.exe), base_name(&b.facts.exe));
+    let (of_a, of_b) = (base_name(&a.facts.of.exe), base_name(&b.facts.of.exe));
     let is_one = a.facts.compared == 1 && b.facts.compared == 1;
     if is_one && of_a != of_b && !of_a.is_empty() && !of_b.is_empty() {
         out.push(format!("two different programs are compared: A is {of_a}, B is {of_b}"));
@@ -26,7 +26,7 @@ pub(super) fn notes(a: &HeapSide<'_>, b: &HeapSide<'_>, stacks: &Stacks) -> Vec<
     }
     for (name, side) in [("A", a), ("B", b)] {
         let facts = &side.facts;
-        several(name, (facts.processes, facts.compared), (&facts.comm, facts.pid), &mut out);
+        several(name, (facts.processes, facts.compared), (&facts.of.comm, facts.of.pid), &mut out);
         loss(name, side, &mut out);
     }
     peaks(a, b, &mut out);

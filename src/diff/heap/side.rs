@@ -1,6 +1,7 @@
 //! One of the two heaps: the processes that are compared, and what each stack has in all of them.
 
 use super::model::HeapSideFacts;
+use crate::diff::model::SideSource;
 use crate::diff::select::{Pick, SelectError, select_of};
 use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, SCHEMA};
 use std::collections::HashMap;
@@ -107,13 +108,10 @@ impl<'a> HeapSide<'a> {
         }
         let first = processes.first();
         let facts = HeapSideFacts {
-            source: source.to_owned(),
-            kind: kind.to_owned(),
-            backend: report.backend.clone(),
-            pid: first.map_or(0, |p| p.pid),
-            comm: first.map(|p| p.comm.clone()).unwrap_or_default(),
-            exe: first.map(|p| p.exe.clone()).unwrap_or_default(),
-            cmdline: first.map(|p| p.cmdline.clone()).unwrap_or_default(),
+            of: first
+                .map(|p| SideSource::of_process(p.pid, (&p.comm, &p.exe), &p.cmdline))
+                .unwrap_or_default()
+                .read_from((source, kind), &report.backend),
             processes: report.processes.len() as u64,
             compared: processes.len() as u64,
             watched_ns: first.and_then(|p| p.watched_ns),
@@ -128,7 +126,7 @@ impl<'a> HeapSide<'a> {
 
     /// What it was read from.
     pub fn source(&self) -> &str {
-        &self.facts.source
+        &self.facts.of.source
     }
 
     /// Those that are compared.

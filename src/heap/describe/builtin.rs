@@ -1,6 +1,7 @@
 //! The allocators that need no file of the user's: the same files, compiled in.
 
-use super::{Description, DescriptionError, parse};
+use super::{Description, parse};
+use crate::model::toml_file::FileError;
 
 /// Name and text, in the order in which they are listed.
 const FILES: [(&str, &str); 7] = [
@@ -25,7 +26,7 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// None in practice: a test reads all of them.
-pub fn built_in(name: &str) -> Option<Result<Description, DescriptionError>> {
+pub fn built_in(name: &str) -> Option<Result<Description, FileError>> {
     let (name, text) = FILES.iter().find(|(known, _)| *known == name)?;
     Some(parse(text, &format!("{name}.toml")))
 }

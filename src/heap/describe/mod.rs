@@ -6,7 +6,7 @@ mod value;
 
 pub use crate::model::Covers;
 pub use builtin::{DEFAULT_ALLOCATORS, built_in, built_in_names};
-pub use parse::{DescriptionError, parse};
+pub use parse::parse;
 pub use value::{Size, Value, ValueSource};
 
 /// An allocator. Read from a file by [`parse`], or [`built_in`].

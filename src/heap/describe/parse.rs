@@ -2,22 +2,11 @@
 
 use super::value::{PLACES, Size, VALUES, Value, ValueSource};
 use super::{ContextLayout, Covers, Description, FunctionDescription, FunctionKind};
+use crate::model::toml_file::{FileError, Source};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
-
-/// What is wrong with a description, and where.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{file}:{line}: {what}")]
-pub struct DescriptionError {
-    /// As it was given to [`parse`].
-    pub file: String,
-    /// From 1.
-    pub line: usize,
-    /// What, and what is allowed.
-    pub what: String,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,12 +66,9 @@ enum RawSize {
 ///
 /// # Errors
 /// The first thing that is wrong, with its line and what is allowed there.
-pub fn parse(text: &str, file: &str) -> Result<Description, DescriptionError> {
+pub fn parse(text: &str, file: &str) -> Result<Description, FileError> {
     let source = Source { text, file };
-    let raw: RawDescription = toml::from_str(text).map_err(|error| {
-        let what = error.message().replace('\n', " ");
-        source.error(error.span(), &what)
-    })?;
+    let raw: RawDescription = source.read()?;
     let name = raw.name.get_ref();
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-+.".contains(c);
     if name.is_empty() || !name.chars().all(plain) {
@@ -132,23 +118,6 @@ pub fn parse(text: &str, file: &str) -> Result<Description, DescriptionError> {
     })
 }
 
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    text: &'a str,
-    file: &'a str,
-}
-
-impl Source<'_> {
-    fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
-    }
-
-    fn error(&self, span: Option<Range<usize>>, what: &str) -> DescriptionError {
-        let line = self.line(span.map_or(0, |span| span.start));
-        DescriptionError { file: self.file.to_owned(), line, what: what.to_owned() }
-    }
-}
-
 /// One `[[function]]`.
 struct Table<'a> {
     source: Source<'a>,
@@ -159,7 +128,7 @@ struct Table<'a> {
 type Field<'a> = (&'static str, &'a Option<Spanned<String>>);
 
 impl Table<'_> {
-    fn kind(&self) -> Result<FunctionKind, DescriptionError> {
+    fn kind(&self) -> Result<FunctionKind, FileError> {
         let raw = self.raw;
         let (old, pointer, context) =
             (("old", &raw.old), ("pointer", &raw.pointer), ("context", &raw.context));
@@ -201,7 +170,7 @@ impl Table<'_> {
         }
     }
 
-    fn emptied(&self, does: &str) -> Result<(Value, Covers), DescriptionError> {
+    fn emptied(&self, does: &str) -> Result<(Value, Covers), FileError> {
         let raw = self.raw;
         let none =
             [("old", &raw.old), ("pointer", &raw.pointer), ("parent", &raw.parent), ("name", &raw.name)];
@@ -216,7 +185,7 @@ impl Table<'_> {
         Ok((self.needed_value(does, ("context", &raw.context))?, *covers.get_ref()))
     }
 
-    fn none_of(&self, does: &str, fields: &[Field<'_>], no_size: bool) -> Result<(), DescriptionError> {
+    fn none_of(&self, does: &str, fields: &[Field<'_>], no_size: bool) -> Result<(), FileError> {
         self.unused(does, fields)?;
         if let Some(covers) = &self.raw.covers {
             let what = format!("covers has no meaning with does = \"{does}\"");
@@ -225,7 +194,7 @@ impl Table<'_> {
         if no_size { self.no_size(does) } else { Ok(()) }
     }
 
-    fn unused(&self, does: &str, fields: &[Field<'_>]) -> Result<(), DescriptionError> {
+    fn unused(&self, does: &str, fields: &[Field<'_>]) -> Result<(), FileError> {
         match fields.iter().find_map(|(name, field)| field.as_ref().map(|field| (name, field))) {
             None => Ok(()),
             Some((name, field)) => {
@@ -235,7 +204,7 @@ impl Table<'_> {
         }
     }
 
-    fn no_size(&self, does: &str) -> Result<(), DescriptionError> {
+    fn no_size(&self, does: &str) -> Result<(), FileError> {
         match &self.raw.size {
             None => Ok(()),
             Some(size) => {
@@ -245,7 +214,7 @@ impl Table<'_> {
         }
     }
 
-    fn size(&self) -> Result<Size, DescriptionError> {
+    fn size(&self) -> Result<Size, FileError> {
         let Some(size) = &self.raw.size else {
             return Err(self.wrong(None, &format!("size is missing: {PLACES}, or a list of two arguments")));
         };
@@ -265,14 +234,14 @@ impl Table<'_> {
     }
 
     /// Absent: what the function returns.
-    fn place_or_return(&self, (name, field): Field<'_>) -> Result<ValueSource, DescriptionError> {
+    fn place_or_return(&self, (name, field): Field<'_>) -> Result<ValueSource, FileError> {
         let Some(field) = field else { return Ok(ValueSource::Returned) };
         let text = field.get_ref();
         text.parse()
             .map_err(|()| self.wrong(Some(field.span()), &format!("{name} {text:?}: allowed are {PLACES}")))
     }
 
-    fn value(&self, (name, field): Field<'_>) -> Result<Option<Value>, DescriptionError> {
+    fn value(&self, (name, field): Field<'_>) -> Result<Option<Value>, FileError> {
         let Some(field) = field else { return Ok(None) };
         let text = field.get_ref();
         text.parse()
@@ -280,12 +249,12 @@ impl Table<'_> {
             .map_err(|()| self.wrong(Some(field.span()), &format!("{name} {text:?}: allowed are {VALUES}")))
     }
 
-    fn needed_value(&self, does: &str, field: Field<'_>) -> Result<Value, DescriptionError> {
+    fn needed_value(&self, does: &str, field: Field<'_>) -> Result<Value, FileError> {
         let missing = || self.wrong(None, &format!("does = \"{does}\" needs {}: {VALUES}", field.0));
         self.value(field)?.ok_or_else(missing)
     }
 
-    fn wrong(&self, span: Option<Range<usize>>, what: &str) -> DescriptionError {
+    fn wrong(&self, span: Option<Range<usize>>, what: &str) -> FileError {
         self.source.error(Some(span.unwrap_or_else(|| self.span.clone())), what)
     }
 }

@@ -9,7 +9,7 @@ pub use parts::{HeapJson, HeapParts};
 use super::ledger;
 use super::picture::{self, Picture};
 use super::sampling::blocks;
-use crate::model::{NoStack, StackId, StackTable, SymbolizedStacks};
+use crate::model::{NoStack, Observations, StackId, StackTable, SymbolizedStacks};
 use crate::report::model::Events;
 use crate::report::named_stack;
 use model::{Amount, Context, Filter, Function, Point, Totals};
@@ -31,6 +31,21 @@ impl HeapReport {
             processes: self.processes.iter().map(before).collect(),
             stacks: Vec::new(),
             ..self.clone()
+        }
+    }
+}
+
+impl HeapProcess {
+    /// A process that runs, of which nothing was counted.
+    pub fn of_running(seen: &Observations) -> HeapProcess {
+        HeapProcess {
+            pid: seen.pid,
+            comm: text(&seen.comm),
+            exe: text(&seen.exe),
+            cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
+            attached: true,
+            gaps: seen.gaps.clone(),
+            ..HeapProcess::default()
         }
     }
 }

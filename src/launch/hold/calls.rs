@@ -12,9 +12,9 @@ use super::seccomp::Listener;
 use super::slots::{Inbox, SharedSlots};
 use crate::launch::arch::{self, AUDIT_ARCH};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
+use crate::sys::poll::poll;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::TimeSpec;
+use nix::poll::{PollFd, PollFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -78,10 +78,8 @@ impl CallServer {
         let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
         let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();
-        match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Arrival::Nothing),
-            Err(errno) => return Err(errno),
+        if !poll(&mut fds, Some(timeout))? {
+            return Ok(Arrival::Nothing);
         }
         let got = |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
         let (listener, other, app) = (got(0), got(1), got(2));

@@ -44,7 +44,7 @@ const SHORT_NS: u64 = 1_000_000_000;
 
 impl ExitServer {
     pub fn new(listener: Listener) -> ExitServer {
-        listener.ask_for_sync_wake_up();
+        listener.request_sync_wake_up();
         let last_thread = LastThread::default();
         ExitServer { listener, last_thread, recent: None, ending: Vec::new(), spared: None }
     }
@@ -89,7 +89,7 @@ impl ExitServer {
     pub fn strict(&mut self, notification: &libc::seccomp_notif) -> Option<Message> {
         let tid = notification.pid as Tid;
         let (nr, args) = arch::native(&notification.data)?;
-        if !filter::asks_for_strict_mode(nr, &args) {
+        if !filter::requests_strict_mode(nr, &args) {
             return None;
         }
         Some(Message::Strict { pid: self.process_of(tid)?, comm: task_names::comm(tid) })
@@ -192,11 +192,11 @@ fn is_small_and_short(stat: Stat<'_>, spared: Spared) -> Option<bool> {
 /// What execve makes of the stack, bytes (`setup_arg_pages`, fs/exec.c): the strings, and space below them.
 /// No call shows that it has grown since.
 fn first_stack(stat: Stat<'_>) -> Option<u64> {
-    const ROOM: u64 = 128 << 10;
+    const MARGIN: u64 = 128 << 10;
     let from = stat.field::<u64>(stat::ARG_START)? / PAGE * PAGE;
     // The program's name follows: where it begins another page, the process is examined for nothing.
     let to = stat.field::<u64>(stat::ENV_END)?.checked_next_multiple_of(PAGE)?;
-    Some(to.checked_sub(from)?.saturating_add(ROOM))
+    Some(to.checked_sub(from)?.saturating_add(MARGIN))
 }
 
 #[cfg(test)]

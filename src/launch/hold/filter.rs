@@ -31,7 +31,7 @@ pub struct Instruction {
 const _: () = assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>());
 
 /// The program that notifies `exit` and `exit_group`, of 32-bit programs, too, and the calls of
-/// [`asks_for_strict_mode`], and allows all else. Whatever is always allowed costs next to nothing: the
+/// [`requests_strict_mode`], and allows all else. Whatever is always allowed costs next to nothing: the
 /// kernel answers it from a bitmap (seccomp_cache_check_allow in kernel/seccomp.c, 5.11). x32 calls are
 /// allowed: such a process is not held at its exit.
 pub fn exit_filter() -> Vec<Instruction> {
@@ -59,7 +59,7 @@ const SET_MODE_STRICT: u32 = libc::SECCOMP_SET_MODE_STRICT;
 
 /// True for a call that requests seccomp's strict mode. The kernel refuses it with EINVAL where there is a
 /// filter (seccomp_may_assign_mode, kernel/seccomp.c), and the hold is one.
-pub fn asks_for_strict_mode(nr: i64, args: &[u64; 6]) -> bool {
+pub fn requests_strict_mode(nr: i64, args: &[u64; 6]) -> bool {
     match nr {
         libc::SYS_prctl => {
             args[0] as u32 == PR_SET_SECCOMP && args[1] == u64::from(libc::SECCOMP_MODE_STRICT)
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn notifies_who_asks_for_strict_mode() {
+    fn notifies_who_requests_strict_mode() {
         let (prctl, seccomp) = (libc::SYS_prctl as u32, libc::SYS_seccomp as u32);
         let exits = exit_filter();
         let calls = call_filter(CallSet { numbers: &[9], prctl_options: &[15], executable_files: true });
@@ -252,15 +252,15 @@ mod tests {
                 assert_eq!(run_with_args(program, AUDIT_ARCH, call), SECCOMP_RET_USER_NOTIF, "{call:?}");
             }
             let [a, b, c, d] = call.1.map(u64::from);
-            assert!(asks_for_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
+            assert!(requests_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
         }
         for call in [(prctl, [22, 2, 0, 0]), (prctl, [15, 1, 0, 0]), (seccomp, [1, 8, 0, 0])] {
             assert_eq!(run_with_args(&exits, AUDIT_ARCH, call), SECCOMP_RET_ALLOW, "{call:?}");
             let [a, b, c, d] = call.1.map(u64::from);
-            assert!(!asks_for_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
+            assert!(!requests_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
         }
         // Flags are refused whatever the mode is.
-        assert!(!asks_for_strict_mode(libc::SYS_seccomp, &[0, 1, 0, 0, 0, 0]));
+        assert!(!requests_strict_mode(libc::SYS_seccomp, &[0, 1, 0, 0, 0, 0]));
     }
 
     #[test]

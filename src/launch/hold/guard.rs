@@ -14,9 +14,10 @@ use super::seccomp::Listener;
 use super::slots::SharedSlots;
 use crate::launch::fork;
 use crate::model::Pid;
+use crate::sys::poll::poll;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::pipe2;
@@ -110,10 +111,7 @@ fn outlives_both(listener: &Listener, watched: BorrowedFd<'_>) -> Result<bool, E
     loop {
         // POLLHUP is always reported.
         let mut fds = [listener.as_fd(), watched].map(|fd| PollFd::new(fd, PollFlags::empty()));
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
+        poll(&mut fds, None)?;
         let [unused, left] = fds.map(|fd| fd.revents().is_some_and(|got| got.contains(PollFlags::POLLHUP)));
         if unused || left {
             return Ok(!unused);

@@ -15,10 +15,11 @@ use super::seccomp::Listener;
 use super::slots::{Inbox, SharedSlots};
 use crate::launch::fork;
 use crate::model::Pid;
+use crate::sys::poll::poll;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where the keeper's listener comes from.
 pub enum Source {
@@ -139,10 +140,7 @@ impl Keeper {
         let mut fds = vec![PollFd::new(self.server.listener().as_fd(), input)];
         fds.extend(line.map(|line| PollFd::new(line, PollFlags::empty())));
         fds.extend(app.map(|app| PollFd::new(app, PollFlags::POLLIN | output)));
-        match poll(&mut fds, until(self.guarded.due())) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
+        poll(&mut fds, self.guarded.due().map(until))?;
         let mut got = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
         let mut of = |there: bool| there.then(|| got.next()).flatten().unwrap_or(PollFlags::empty());
         Ok([of(true), of(line.is_some()), of(app.is_some())])
@@ -228,8 +226,6 @@ impl Keeper {
 }
 
 /// Rounded up: what is due then is due when it returns.
-fn until(due: Option<Instant>) -> PollTimeout {
-    let Some(due) = due else { return PollTimeout::NONE };
-    let millis = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
-    PollTimeout::try_from(millis.min(1000) as i32).unwrap_or(PollTimeout::ZERO)
+fn until(due: Instant) -> Duration {
+    due.saturating_duration_since(Instant::now()).min(Duration::from_secs(1))
 }

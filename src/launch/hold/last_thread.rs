@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// As in the server: the cheap check first. Lets the thread go when it is not last.
-    fn ask(state: &mut LastThread, who: ThreadExit, tasks: &[Tid], others: Others) -> bool {
+    fn is_last(state: &mut LastThread, who: ThreadExit, tasks: &[Tid], others: Others) -> bool {
         if state.surely_not_last(who, tasks.len() as u64) || !state.is_last(who, tasks, others) {
             state.let_go(who);
             return false;
@@ -164,29 +164,29 @@ mod tests {
 
     #[test]
     fn a_single_thread_is_the_last() {
-        assert!(ask(&mut LastThread::default(), exit(PID, 0), &[PID], Running));
+        assert!(is_last(&mut LastThread::default(), exit(PID, 0), &[PID], Running));
     }
 
     #[test]
     fn a_worker_of_a_running_main_thread_is_not() {
         let mut state = LastThread::default();
-        assert!(!ask(&mut state, exit(101, 0), &[PID, 101], InOtherCall));
+        assert!(!is_last(&mut state, exit(101, 0), &[PID, 101], InOtherCall));
         // The same worker's number is gone from the list; the next one comes.
-        assert!(!ask(&mut state, exit(102, 10), &[PID, 102], InOtherCall));
+        assert!(!is_last(&mut state, exit(102, 10), &[PID, 102], InOtherCall));
     }
 
     #[test]
     fn of_two_last_threads_at_once_one_is_the_last() {
         let mut state = LastThread::default();
-        assert!(!ask(&mut state, exit(101, 0), &[PID, 101], Running));
-        assert!(ask(&mut state, exit(PID, 1), &[PID, 101], Running));
+        assert!(!is_last(&mut state, exit(101, 0), &[PID, 101], Running));
+        assert!(is_last(&mut state, exit(PID, 1), &[PID, 101], Running));
     }
 
     #[test]
     fn main_may_leave_first_as_a_zombie() {
         let mut state = LastThread::default();
-        assert!(!ask(&mut state, exit(PID, 0), &[PID, 101], Running));
-        assert!(ask(&mut state, exit(101, 60 * LEAVING_NS), &[PID, 101], Exiting));
+        assert!(!is_last(&mut state, exit(PID, 0), &[PID, 101], Running));
+        assert!(is_last(&mut state, exit(101, 60 * LEAVING_NS), &[PID, 101], Exiting));
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             let mut lasts = 0;
             for (index, &tid) in all.iter().enumerate() {
                 let tasks = &all[index.saturating_sub(lag)..];
-                lasts += i32::from(ask(&mut state, exit(tid, index as u64), tasks, Running));
+                lasts += i32::from(is_last(&mut state, exit(tid, index as u64), tasks, Running));
             }
             assert_eq!(lasts, 1, "lag {lag}");
         }
@@ -208,18 +208,18 @@ mod tests {
     fn execve_from_a_thread_revives_the_leaders_number() {
         let mut state = LastThread::default();
         // The leader exits, thread 101 calls execve and becomes PID, then makes thread 102.
-        assert!(!ask(&mut state, exit(PID, 0), &[PID, 101], Running));
-        assert!(!ask(&mut state, exit(102, 10), &[PID, 102], InOtherCall));
+        assert!(!is_last(&mut state, exit(PID, 0), &[PID, 101], Running));
+        assert!(!is_last(&mut state, exit(102, 10), &[PID, 102], InOtherCall));
         // The same with a new program that computes rather than waits.
         let mut state = LastThread::default();
-        assert!(!ask(&mut state, exit(PID, 0), &[PID, 101], Running));
-        assert!(!ask(&mut state, exit(102, 2 * LEAVING_NS), &[PID, 102], Running));
+        assert!(!is_last(&mut state, exit(PID, 0), &[PID, 101], Running));
+        assert!(!is_last(&mut state, exit(102, 2 * LEAVING_NS), &[PID, 102], Running));
     }
 
     #[test]
     fn a_fresh_server_recognises_a_leader_that_left_before() {
         // The keeper was replaced: the leader's exit was forgotten.
-        assert!(ask(&mut LastThread::default(), exit(101, 5), &[PID, 101], Exiting));
+        assert!(is_last(&mut LastThread::default(), exit(101, 5), &[PID, 101], Exiting));
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
     fn the_gone_are_forgotten_while_they_are_few() {
         let mut state = LastThread::default();
         for tid in [101, 102] {
-            assert!(!ask(&mut state, exit(tid, 0), &[PID, 101, 102], Running));
+            assert!(!is_last(&mut state, exit(tid, 0), &[PID, 101, 102], Running));
         }
         assert!(!state.surely_not_last(exit(103, 1), 2));
         state.forget_gone(PID, |tid| tid == 102);

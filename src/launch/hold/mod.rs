@@ -21,11 +21,12 @@ use super::arch::NR_EXIT_GROUP;
 use super::error::TargetError;
 use super::fork::reap;
 use crate::model::{Pid, Tid};
+use crate::sys::poll;
 use guard::Line;
 use handover::closed_early;
 use keeper::{Ends, Source};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use protocol::{HeldNotice, Message, PACKET, Spared};
 use seccomp::Listener;
@@ -128,21 +129,21 @@ impl Hold {
     }
 
     pub fn receive(&mut self) -> Result<KeeperReport, TargetError> {
-        if let Some(heard) = self.receive_from_server() {
-            return Ok(heard);
+        if let Some(report) = self.receive_from_server() {
+            return Ok(report);
         }
         let mut packet = [0; PACKET];
         loop {
             match recv(self.seat.socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) | Err(Errno::ECONNRESET) => return self.keeper_is_gone(),
                 Ok(length) => {
-                    if let Some(heard) = self.understand(&packet[..length]) {
-                        return Ok(heard);
+                    if let Some(report) = self.understand(&packet[..length]) {
+                        return Ok(report);
                     }
                 }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return Ok(KeeperReport::Nothing),
-                Err(errno) => return Err(TargetError { step: "hearing the keeper", errno }),
+                Err(errno) => return Err(TargetError { step: "receiving from the keeper", errno }),
             }
         }
     }
@@ -166,8 +167,8 @@ impl Hold {
         while let Some(server) = &self.seat.server {
             match recv(server.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(length @ 1..) => {
-                    if let Some(heard) = self.understand(&packet[..length]) {
-                        return Some(heard);
+                    if let Some(report) = self.understand(&packet[..length]) {
+                        return Some(report);
                     }
                 }
                 Err(Errno::EINTR) => {}
@@ -262,10 +263,6 @@ impl Hold {
 
     /// False when no task has the filter any more: the listener hangs up.
     fn has_task(&self) -> bool {
-        let mut fds = [PollFd::new(self.seat.listener.as_fd(), PollFlags::empty())];
-        match poll(&mut fds, PollTimeout::ZERO) {
-            Ok(_) => !fds[0].revents().is_some_and(|got| got.contains(PollFlags::POLLHUP)),
-            Err(_) => true,
-        }
+        !poll::events(&self.seat.listener).contains(PollFlags::POLLHUP)
     }
 }

@@ -61,9 +61,9 @@ impl Listener {
     }
 
     /// Cheaper wake-ups where the kernel has them.
-    pub fn ask_for_sync_wake_up(&self) {
+    pub fn request_sync_wake_up(&self) {
         // Kernels before 6.6 answer EINVAL, which changes nothing.
-        let _ = seccomp::ask_for_sync_wake_up(&self.0);
+        let _ = seccomp::request_sync_wake_up(&self.0);
     }
 
     /// Receives one notification into `slot`. ENOENT: its task was killed meanwhile.

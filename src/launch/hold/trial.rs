@@ -4,14 +4,14 @@ use super::filter;
 use super::seccomp::{self, Listener};
 use crate::launch::fork::fork_into;
 use crate::launch::fork::reap;
-use crate::sys::memory;
+use crate::sys::{memory, poll};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{pipe, read, write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// Longer than any machine needs: then the trial has failed.
-const PATIENCE_MS: u16 = 2000;
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What came of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,11 +116,8 @@ fn hold_a_call() -> NotificationTrial {
 
 fn serve_once(listener: OwnedFd, trial: NotificationTrial) -> NotificationTrial {
     let listener = Listener::new(listener);
-    let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    match poll(&mut ready, PollTimeout::from(PATIENCE_MS)) {
-        Ok(0) => return trial,
-        Err(errno) => return NotificationTrial { held: Some(errno), ..trial },
-        Ok(_) => {}
+    if !poll::wait_readable(&listener, Some(PATIENCE)) {
+        return trial;
     }
     // SAFETY: all-zero bytes are a valid seccomp_notif, a plain C struct of integers.
     let mut slot: libc::seccomp_notif = unsafe { std::mem::zeroed() };

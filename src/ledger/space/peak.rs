@@ -19,6 +19,7 @@ use super::origins::{Call, OriginEntry, OriginTable};
 use super::piece::{Attributes, Owner, Piece};
 use crate::model::event::VmOp;
 use crate::model::hash::IntMap;
+use crate::model::number::signed;
 use crate::model::{NoStack, StackId};
 
 /// What bytes owe their existence to: a kind of call with a stack, or what is no call.
@@ -128,11 +129,6 @@ pub(super) struct Moment {
     pub(super) total_vm: Option<u64>,
     /// The address space has one thread.
     pub(super) alone: bool,
-}
-
-/// Sizes beyond what an address space can have come from nonsense alone.
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl PeakTracker {

@@ -3,7 +3,7 @@
 use super::table::SpaceId;
 use crate::ledger::threads::{ThreadRecord, Threads};
 use crate::model::hash::IntMap;
-use crate::model::{Addr, FileRef, Observations, Pid, Task, Tid, VmEvent};
+use crate::model::{Addr, FileRef, Observations, Pid, Task, Tid, VmEvent, wait_status};
 use std::sync::Arc;
 
 /// A process seen while tracing.
@@ -32,12 +32,12 @@ pub struct ProcessRecord {
 impl ProcessRecord {
     /// Exit code, if it exited by itself.
     pub fn exit_code(&self) -> Option<i32> {
-        self.wait_status.filter(|&s| s >= 0 && s & 0x7f == 0).map(|s| (s >> 8) & 0xff)
+        self.wait_status.and_then(wait_status::exit_code)
     }
 
     /// The signal that killed it.
     pub fn signal(&self) -> Option<i32> {
-        self.wait_status.filter(|&s| s >= 0).map(|s| s & 0x7f).filter(|&s| s != 0)
+        self.wait_status.and_then(wait_status::signal)
     }
 
     /// Threads seen since the last execve, living and gone, in order of appearance.

@@ -18,7 +18,7 @@ pub const WORDS: usize = 48;
 /// Of those, what comes before `gofunc` in each version.
 const FIRST: usize = 34;
 
-/// What the tables look like.
+/// The form of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Addresses of functions (Go 1.16 and 1.17).

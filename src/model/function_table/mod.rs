@@ -1,5 +1,5 @@
 //! Names, lines and frame sizes of a program's functions, by the tables that Go's linker leaves in each program for the
-//! program's own stacks (`pclntab`), stripped or not. Whoever asks reads the bytes: of a file, or of a process.
+//! program's own stacks (`pclntab`), stripped or not. The caller reads the bytes: of a file, or of a process.
 //!
 //! Source: src/runtime/symtab.go, `findfunc`, `pcvalue`, `step`; src/runtime/symtabinl.go, `inlinedCall`.
 //!
@@ -29,6 +29,12 @@ pub trait ReadBytes {
     fn fill(&mut self, at: u64, into: &mut [u8]) -> bool;
 }
 
+impl<F: FnMut(Addr, &mut [u8]) -> bool> ReadBytes for F {
+    fn fill(&mut self, at: u64, into: &mut [u8]) -> bool {
+        self(Addr(at), into)
+    }
+}
+
 /// A table: where it is, and its length as it counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table {
@@ -47,7 +53,7 @@ pub struct FunctionTable {
     /// The last entry is the end of the last function.
     pub index: Table,
     pub text: AddrRange,
-    /// What the compiler's trees of inlined calls are told from. None: not known of this version.
+    /// What the compiler's trees of inlined calls are found by. None: not known of this version.
     pub function_data: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
 //! A table made by hand: `main.outer`, which has `main.inner` compiled into it, and a function behind it.
 
 use super::*;
+use crate::model::arenas::memory_of;
 
 /// Where the bytes are.
 const BASE: u64 = 0x1000;
@@ -11,12 +12,7 @@ struct Bytes(Vec<u8>);
 
 impl ReadBytes for Bytes {
     fn fill(&mut self, at: u64, into: &mut [u8]) -> bool {
-        let from = at.checked_sub(BASE).and_then(|at| usize::try_from(at).ok());
-        let bytes = from.and_then(|from| self.0.get(from..from.checked_add(into.len())?));
-        bytes.is_some_and(|bytes| {
-            into.copy_from_slice(bytes);
-            true
-        })
+        memory_of(BASE, &self.0)(Addr(at), into)
     }
 }
 
@@ -185,7 +181,7 @@ fn without_the_version_no_line_is_that_of_another_function() {
 }
 
 #[test]
-fn without_the_version_the_codes_sections_tell() {
+fn without_the_version_the_codes_sections_decide() {
     let mut bytes = program(Form::WithStartLines, "a.go");
     let section = bytes.halves(&[0, 0, 0x180, 0]);
     let data = words(&bytes)[40];

@@ -110,7 +110,7 @@ pub type FindDoor =
 
 /// A runtime that reports its memory categories on request.
 #[derive(Clone, Copy)]
-pub struct AskBudget {
+pub struct BudgetQuery {
     /// A variable that the file with the runtime exports.
     pub mark: &'static str,
     pub find: FindDoor,

@@ -44,8 +44,8 @@ pub(super) fn causes(base: &Side, side: &Side, options: TextOptions, out: &mut S
 
 /// The largest, and what the rest adds up to.
 fn details(row: &CategoryChange, little: u64, options: TextOptions, out: &mut String) {
-    let telling = row.causes.iter().take_while(|cause| cause.size.largest_change() > little).count();
-    let (first, rest) = row.causes.split_at(telling.min(options.top));
+    let notable = row.causes.iter().take_while(|cause| cause.size.largest_change() > little).count();
+    let (first, rest) = row.causes.split_at(notable.min(options.top));
     for cause in first {
         let title = if cause.title.is_empty() { "no stack" } else { &cause.title };
         let label = format!("  {}", truncated(&clean(title), LABEL - 2));

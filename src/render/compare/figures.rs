@@ -5,6 +5,7 @@ use crate::compare::model::{Comparison, Delta, Effect, Kept, Promise, Side};
 use crate::compare::spread::{Spread, Verdict};
 use crate::render::style::{self, Tone, clean, wrapped};
 use crate::render::text::{TextOptions, WIDTH};
+use crate::report::number::change;
 use crate::report::units::{size, thousands};
 
 /// `+4 KiB`, `-64.0 MiB`, `0`.
@@ -173,8 +174,7 @@ fn saving(saved: i64) -> String {
 
 /// The least and the most that any two runs would have shown.
 fn saved_range(before: Spread, after: Spread) -> String {
-    use crate::compare::spread::signed;
-    let (least, most) = (signed(after.max, before.min), signed(after.min, before.max));
+    let (least, most) = (change(after.max, before.min), change(after.min, before.max));
     match (least, most) {
         (0.., 0..) => range(Unit::Bytes, (least.unsigned_abs(), most.unsigned_abs())),
         _ => format!("{}…{}", saving(least), saving(most)),
@@ -188,8 +188,8 @@ fn cost(promise: &Promise, (base, side): (&Side, &Side), effect: &Effect) -> Str
         metric.id == "virt" && promise.virt_verdict.is_some()
             || metric.id == "rss" && promise.rss_verdict.is_some()
     };
-    let telling = |metric: &&Metric| !matches!(metric.id, "unused" | "vm_peak") && !promised(metric);
-    for metric in METRICS.iter().filter(telling) {
+    let notable = |metric: &&Metric| !matches!(metric.id, "unused" | "vm_peak") && !promised(metric);
+    for metric in METRICS.iter().filter(notable) {
         let found = (base.figures.get(metric.id), side.figures.get(metric.id), effect.changes.get(metric.id));
         let (Some(a), Some(b), Some(delta)) = found else { continue };
         if a.max.max(b.max) < metric.least {

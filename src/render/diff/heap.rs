@@ -6,7 +6,7 @@ use crate::diff::HeapDiff;
 use crate::diff::heap::model::{HeapChange, HeapSideFacts, HeapWidths};
 use crate::diff::model::Width;
 use crate::render::frames::frames;
-use crate::render::style::{Tone, clean, signed_size, truncated};
+use crate::render::style::{Tone, clean, signed, signed_size, truncated};
 use crate::render::text::{TextOptions, WIDTH, note};
 use crate::report::units::{counted, size, thousands};
 
@@ -42,18 +42,18 @@ pub fn heap_diff_to_text(diff: &HeapDiff, options: TextOptions) -> String {
 /// `A  before.json · server (pid 4123) · report, preload`
 fn side(name: &str, side: &HeapSideFacts, options: TextOptions, out: &mut String) {
     let who = match side.compared {
-        0 | 1 => format!("{} (pid {})", truncated(&clean(&side.comm), 24), side.pid),
+        0 | 1 => format!("{} (pid {})", truncated(&clean(&side.of.comm), 24), side.of.pid),
         n => format!("{} processes", thousands(n)),
     };
-    let rest = format!(" · {who} · heap, by {} · {}", clean(&side.backend), clean(&side.kind));
-    source_line(name, &side.source, &rest, options, out);
+    let rest = format!(" · {who} · heap, by {} · {}", clean(&side.of.backend), clean(&side.of.kind));
+    source_line(name, &side.of.source, &rest, options, out);
 }
 
 fn totals(totals: &HeapWidths, options: TextOptions, out: &mut String) {
     let head = format!("{:13}{:>12}{:>12}{:>13}", "", "A", "B", "change");
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     let bytes = |w: Width| [size(w.a), size(w.b), signed_size(w.change)];
-    let count = |w: Width| [thousands(w.a), thousands(w.b), signed(w.change)];
+    let count = |w: Width| [thousands(w.a), thousands(w.b), signed(w.change, thousands)];
     let peak = totals.peak.map_or(["not known".to_owned(), "not known".to_owned(), "-".to_owned()], bytes);
     let rows = [
         ("outstanding", bytes(totals.outstanding)),
@@ -67,16 +67,6 @@ fn totals(totals: &HeapWidths, options: TextOptions, out: &mut String) {
         let error = totals.standard_error.filter(|_| at == 0).map(|error| format!(" ± {}", size(error)));
         *out += &format!("  {name:<11}{a:>12}{b:>12}{change}{}\n", error.unwrap_or_default());
     }
-}
-
-/// `+12`, `-3`, `0`.
-fn signed(change: i64) -> String {
-    let sign = match change {
-        0 => "",
-        1.. => "+",
-        _ => "-",
-    };
-    format!("{sign}{}", thousands(change.unsigned_abs()))
 }
 
 /// `1  +64.0 MiB outstanding · grown · malloc`, and both sides.
@@ -129,9 +119,9 @@ fn figures(w: &HeapWidths) -> String {
     } else if w.allocated.change != 0 {
         format!("{} allocated", signed_size(w.allocated.change))
     } else if w.allocations.change != 0 {
-        format!("{} calls", signed(w.allocations.change))
+        format!("{} calls", signed(w.allocations.change, thousands))
     } else {
-        format!("{} blocks", signed(w.blocks.change))
+        format!("{} blocks", signed(w.blocks.change, thousands))
     }
 }
 

@@ -49,17 +49,17 @@ pub fn diff_to_text(diff: &Diff, options: TextOptions) -> String {
 
 /// `A  silly.json · silly (pid 4123) · ASLR off · report, traced`
 fn side(name: &str, side: &SideFacts, options: TextOptions, out: &mut String) {
-    let who = match (side.compared, side.pid) {
-        (0 | 1, 0) => clean(&side.comm),
-        (0 | 1, pid) => format!("{} (pid {pid})", truncated(&clean(&side.comm), 24)),
+    let who = match (side.compared, side.of.pid) {
+        (0 | 1, 0) => clean(&side.of.comm),
+        (0 | 1, pid) => format!("{} (pid {pid})", truncated(&clean(&side.of.comm), 24)),
         (n, _) => format!("{} processes", thousands(n)),
     };
-    let kind = match (side.kind.as_str(), side.backend.as_str()) {
+    let kind = match (side.of.kind.as_str(), side.of.backend.as_str()) {
         ("report", "snapshot") => "snapshot",
         (kind, _) => kind,
     };
     let rest = format!(" · {who} · ASLR {} · {kind}", if side.aslr { "on" } else { "off" });
-    source_line(name, &side.source, &rest, options, out);
+    source_line(name, &side.of.source, &rest, options, out);
 }
 
 /// A side: its name, its file as far as it fits, and what else there is to say.

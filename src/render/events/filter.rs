@@ -54,7 +54,7 @@ pub fn calls_named(word: &str) -> Result<Vec<&'static str>, String> {
 
 impl Filter {
     /// All but the stack, which costs more. `elapsed_ns` counts from [`crate::model::TimeZero`].
-    pub fn wants(&self, event: &VmEvent, reach: &Reach, elapsed_ns: u64) -> bool {
+    pub fn takes(&self, event: &VmEvent, reach: &Reach, elapsed_ns: u64) -> bool {
         let task = &event.task;
         let any = |matches: bool, list_is_empty: bool| list_is_empty || matches;
         any(self.tids.contains(&task.tid), self.tids.is_empty())
@@ -77,7 +77,7 @@ impl Filter {
     }
 
     /// Whether a frame's module, function or `file:line` matches.
-    pub fn wants_stack(&self, stack: &Stack) -> bool {
+    pub fn takes_stack(&self, stack: &Stack) -> bool {
         let Some(regex) = &self.stack else { return true };
         stack.frames.iter().any(|frame| {
             let place = frame.file.as_ref().map(|file| match frame.line {

@@ -11,24 +11,27 @@ pub use filter::{Filter, Memory, Reach, calls_named};
 use super::style::Color;
 use crate::model::{NoStack, StackId, Step, TimeZero, VmEvent};
 use crate::report::model::Stack;
+use clap::ValueEnum;
 use recent::{RenderedStack, RenderedStacks};
 
 /// What a time counts from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum TimeStyle {
-    /// The start of the command, or of tracing.
+    /// Seconds since the command began (attach: since tracing did)
     #[default]
     Relative,
-    /// The machine's start: CLOCK_MONOTONIC.
+    /// Seconds since the machine started (CLOCK_MONOTONIC)
     Monotonic,
-    /// UTC.
+    /// Date and time of day, UTC
     Clock,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum EventsFormat {
+    /// As strace -f -k prints calls
     #[default]
     Text,
+    /// One JSON object a line (docs/events.md)
     Json,
 }
 
@@ -127,16 +130,16 @@ impl EventWriter {
             self.over = true;
             return;
         }
-        if !self.options.filter.wants(event, &reach, elapsed_ns) {
+        if !self.options.filter.takes(event, &reach, elapsed_ns) {
             return;
         }
-        let wants_name = self.options.filter.stack.is_some();
+        let needs_name = self.options.filter.stack.is_some();
         let rendered = match event.stack {
-            Ok(id) if self.options.stacks || wants_name => {
+            Ok(id) if self.options.stacks || needs_name => {
                 let (options, layout) = (&self.options, &self.layout);
                 let known = self.stacks.get_or_render(id, || {
                     let stack = stacks.stack(id);
-                    let is_shown = options.filter.wants_stack(&stack);
+                    let is_shown = options.filter.takes_stack(&stack);
                     let rendered = match (is_shown && options.stacks, options.format) {
                         (false, _) => String::new(),
                         (true, EventsFormat::Text) => layout.stack(&stack, options.color),
@@ -149,7 +152,7 @@ impl EventWriter {
                 }
                 known.rendered.as_str()
             }
-            Err(_) if wants_name => return,
+            Err(_) if needs_name => return,
             _ => "",
         };
         let entry = Entry { event, reach, elapsed_ns, stack: rendered };

@@ -5,19 +5,20 @@ use super::{Folded, FrameNumber};
 use crate::model::path::base_name;
 use crate::report::LEFT_OUT;
 use crate::report::model::{Frame, Process, Region, Report, Stack};
+use clap::ValueEnum;
 use std::collections::HashMap;
 use std::ops::AddAssign;
 
 /// The bytes that make a frame wide.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Width {
-    /// Mapped.
+    /// Mapped: all of the address space
     Virt,
-    /// Mapped with PROT_WRITE.
+    /// Mapped with PROT_WRITE
     Writable,
-    /// In memory.
+    /// In memory
     Rss,
-    /// Mapped, neither in memory nor swapped out.
+    /// Mapped, neither in memory nor swapped out: what VIRT has more than RSS
     #[default]
     Unused,
 }

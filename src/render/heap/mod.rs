@@ -20,7 +20,7 @@ use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
 use crate::heap::HeapBy;
 use crate::heap::report::{FROM_MEMORY, FROM_RUNTIME, HeapProcess, HeapReport, HeapRow};
 use crate::report::model::{Frame, Process, Role, Stack};
-use crate::report::units::{exact_size, size, thousands};
+use crate::report::units::{counted, exact_size, size, thousands};
 use arenas::arenas;
 pub use by::rows_by;
 use by::{by_group, by_site, by_size};
@@ -258,11 +258,6 @@ pub(super) fn function(report: &HeapReport, row: &HeapRow) -> String {
 pub(super) fn function_module<'r>(report: &'r HeapReport, row: &HeapRow) -> &'r str {
     let known = usize::try_from(row.function).ok().and_then(|at| report.functions.get(at));
     known.map_or("", |f| &f.module)
-}
-
-/// `1 block`, `2 blocks`.
-fn counted(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
 pub(super) fn no_stack(row: &HeapRow) -> String {

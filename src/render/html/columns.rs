@@ -1,5 +1,6 @@
 //! Regions and frames by column: 65,000 regions take some megabytes instead of forty.
 
+use crate::model::number::signed;
 use crate::report::model::{Range, Region};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -53,14 +54,10 @@ impl Strings {
     }
 }
 
-pub(super) fn number(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
 /// The bytes of an address as the report writes it; 0 for what is none.
 fn address(text: &str) -> i64 {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    number(u64::from_str_radix(digits, 16).unwrap_or(0))
+    signed(u64::from_str_radix(digits, 16).unwrap_or(0))
 }
 
 /// Differences to the row before; a row without a number repeats it.
@@ -142,7 +139,7 @@ pub(super) struct Regions {
 impl Regions {
     pub fn of(regions: &[Region], strings: &mut Strings) -> Regions {
         let ranges: Vec<(i64, i64)> = regions.iter().map(|r| (address(&r.start), address(&r.end))).collect();
-        let size_unit = unit(regions.iter().flat_map(|r| [number(r.rss), number(r.swap)]));
+        let size_unit = unit(regions.iter().flat_map(|r| [signed(r.rss), signed(r.swap)]));
         let mut texts = |of: fn(&Region) -> Option<&str>| -> Column {
             regions.iter().map(|r| strings.optional(of(r))).collect()
         };
@@ -154,23 +151,23 @@ impl Regions {
             count: regions.len(),
             at: Ranges::of(&ranges),
             size_unit,
-            rss: regions.iter().map(|r| number(r.rss) / size_unit).collect(),
-            swap: regions.iter().map(|r| number(r.swap) / size_unit).collect(),
+            rss: regions.iter().map(|r| signed(r.rss) / size_unit).collect(),
+            swap: regions.iter().map(|r| signed(r.swap) / size_unit).collect(),
             prot: texts(|r| Some(&r.prot)),
             category: texts(|r| Some(&r.category)),
             evidence: texts(|r| Some(&r.evidence)),
             path: texts(|r| r.path.as_deref()),
             part: texts(|r| Some(&r.part)),
-            instance: differences(|r| Some(number(r.instance))),
+            instance: differences(|r| Some(signed(r.instance))),
             thread: numbers(|r| r.thread.map(i64::from)),
             doubt: texts(|r| r.doubt.as_deref()),
             op: texts(|r| r.origin.as_ref().map(|o| o.op.as_str())),
             tid: numbers(|r| r.origin.as_ref().map(|o| i64::from(o.tid))),
             comm: texts(|r| r.origin.as_ref().map(|o| o.comm.as_str())),
-            stack: numbers(|r| r.origin.as_ref().and_then(|o| o.stack).map(number)),
+            stack: numbers(|r| r.origin.as_ref().and_then(|o| o.stack).map(signed)),
             inherited_from: numbers(|r| r.origin.as_ref().and_then(|o| o.inherited_from).map(i64::from)),
-            event: differences(|r| r.origin.as_ref().map(|o| number(o.event))),
-            time_ns: differences(|r| r.origin.as_ref().map(|o| number(o.time_ns))),
+            event: differences(|r| r.origin.as_ref().map(|o| signed(o.event))),
+            time_ns: differences(|r| r.origin.as_ref().map(|o| signed(o.time_ns))),
         }
     }
 }

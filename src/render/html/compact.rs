@@ -1,7 +1,8 @@
 //! The report as the page reads it: large tables by columns, everything else as in the JSON report, so that
 //! fields added there are here, too.
 
-use super::columns::{Column, NONE, Ranges, Regions, Strings, number};
+use super::columns::{Column, NONE, Ranges, Regions, Strings};
+use crate::model::number::signed;
 use crate::render::clean;
 use crate::report::model::{Finding, Frame, Process, Report, Role, Stack};
 use crate::report::{category_color, category_name};
@@ -9,23 +10,23 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What the script reads (`js/data.js`).
+/// What the scripts read (`js/data.js`, `js/heap/data.js`).
 #[derive(Serialize)]
-pub(super) struct Page {
+pub(super) struct Page<P> {
     #[serde(flatten)]
-    head: Map<String, Value>,
-    /// Category ids and what they are called.
-    names: BTreeMap<String, String>,
+    pub head: Map<String, Value>,
+    /// The ids of what has a colour, categories or modules, and what they are called.
+    pub names: BTreeMap<String, String>,
     /// `#rrggbb` of each of them.
-    colors: BTreeMap<String, String>,
-    processes: Vec<PageProcess>,
-    stacks: Vec<PageStack>,
-    frames: Frames,
-    strings: Vec<String>,
+    pub colors: BTreeMap<String, String>,
+    pub processes: Vec<P>,
+    pub stacks: Vec<PageStack>,
+    pub frames: Frames,
+    pub strings: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct PageProcess {
+pub(super) struct PageProcess {
     #[serde(flatten)]
     head: Map<String, Value>,
     regions: Regions,
@@ -55,7 +56,7 @@ pub(super) struct Frames {
 
 /// # Errors
 /// None in practice, as with [`crate::render::to_json`].
-pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
+pub(super) fn page(report: &Report) -> Result<Page<PageProcess>, serde_json::Error> {
     let mut strings = Strings::default();
     let (stacks, frames) = code(&report.stacks, &mut strings);
     let processes = report.processes.iter().map(|p| process(p, &mut strings)).collect::<Result<_, _>>()?;
@@ -90,7 +91,7 @@ pub(super) fn code(all: &[Stack], strings: &mut Strings) -> (Vec<PageStack>, Fra
                 distinct.len() - 1
             })
         });
-        stacks.push(PageStack(clean(completeness), frames.collect(), caller.map_or(NONE, number)));
+        stacks.push(PageStack(clean(completeness), frames.collect(), caller.map_or(NONE, signed)));
     }
     (stacks, frames(&distinct, strings))
 }
@@ -116,7 +117,7 @@ fn frames(distinct: &[&Frame], strings: &mut Strings) -> Frames {
         module: texts(&|f| Some(f.module.clone())),
         build_id: texts(&|f| f.build_id.clone()),
         name: texts(&|f| Some(name(f))),
-        offset: distinct.iter().map(|f| offset(f).map_or(NONE, number)).collect(),
+        offset: distinct.iter().map(|f| offset(f).map_or(NONE, signed)).collect(),
         file: texts(&|f| f.file.clone()),
         line: distinct.iter().map(|f| f.line.map_or(NONE, i64::from)).collect(),
         flags: distinct

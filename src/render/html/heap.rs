@@ -2,10 +2,11 @@
 //! (`js/heap/`).
 
 use super::Template;
-use super::columns::{Column, NONE, Strings, number};
-use super::compact::{Frames, PageStack, code, object};
+use super::columns::{Column, NONE, Strings};
+use super::compact::{Page, code, object};
 use crate::heap::fragmentation::Holder;
 use crate::heap::report::{HeapProcess, HeapReport};
+use crate::model::number::signed;
 use crate::render::clean;
 use crate::render::heap::by::{module, thread};
 use crate::render::heap::whole::{Whole, wholes};
@@ -13,7 +14,7 @@ use crate::render::heap::{function, no_stack, notes, who};
 use crate::report::category_color;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 const PAGE: Template = Template(include_str!(concat!(env!("OUT_DIR"), "/heap.html")));
 
@@ -31,20 +32,6 @@ pub fn heap_to_html(report: &HeapReport) -> Result<String, serde_json::Error> {
     let first = report.processes.first();
     let title = first.map(|p| format!("{} ({}) · heap · vmaudit", clean(&p.comm), p.pid));
     Ok(PAGE.filled(title.as_deref().unwrap_or("vmaudit"), &serde_json::to_string(&page(report)?)?))
-}
-
-/// What the scripts read.
-#[derive(Serialize)]
-struct Page {
-    #[serde(flatten)]
-    head: Map<String, Value>,
-    /// Of modules: the legend of the flame graph's colours.
-    names: BTreeMap<String, String>,
-    colors: BTreeMap<String, String>,
-    processes: Vec<PageProcess>,
-    stacks: Vec<PageStack>,
-    frames: Frames,
-    strings: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -80,7 +67,7 @@ struct Sites {
     temporary: Column,
 }
 
-fn page(report: &HeapReport) -> Result<Page, serde_json::Error> {
+fn page(report: &HeapReport) -> Result<Page<PageProcess>, serde_json::Error> {
     let mut strings = Strings::default();
     let (stacks, frames) = code(&report.stacks, &mut strings);
     let mut modules = BTreeSet::new();
@@ -111,9 +98,9 @@ fn process(
     let mut texts = |of: &dyn Fn(&Whole) -> Option<String>| -> Column {
         all.iter().map(|whole| strings.optional(of(whole).as_deref())).collect()
     };
-    let numbers = |of: fn(&Whole) -> u64| -> Column { all.iter().map(|whole| number(of(whole))).collect() };
+    let numbers = |of: fn(&Whole) -> u64| -> Column { all.iter().map(|whole| signed(of(whole))).collect() };
     let or_none = |of: fn(&Whole) -> Option<u64>| -> Column {
-        all.iter().map(|whole| of(whole).map_or(NONE, number)).collect()
+        all.iter().map(|whole| of(whole).map_or(NONE, signed)).collect()
     };
     let sites = Sites {
         count: all.len(),

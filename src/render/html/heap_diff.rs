@@ -22,7 +22,7 @@ const PAGE: Template = Template(include_str!(concat!(env!("OUT_DIR"), "/heap-dif
 /// # Errors
 /// None in practice: the model holds nothing that JSON cannot say.
 pub fn heap_diff_to_html(diff: &HeapDiff) -> Result<String, serde_json::Error> {
-    let title = format!("{} · change of the heap · vmaudit", clean(&diff.b.comm));
+    let title = format!("{} · change of the heap · vmaudit", clean(&diff.b.of.comm));
     Ok(PAGE.filled(&title, &serde_json::to_string(&page(diff)?)?))
 }
 

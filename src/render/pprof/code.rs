@@ -1,6 +1,6 @@
 //! Frames as pprof knows them: mappings, locations, functions, strings, each once.
 
-use super::proto::{Function, Line, Location, Mapping};
+use super::proto::{Function, Line, Location, Mapping, Profile, ValueType};
 use crate::model::path::base_name;
 use crate::render::folded::report::NO_MODULE;
 use crate::render::style::clean;
@@ -43,9 +43,9 @@ type Module<'a> = (&'a str, Option<&'a str>);
 pub(super) struct Code<'r> {
     of: &'r [Stack],
     pub strings: Strings,
-    pub mappings: Vec<Mapping>,
-    pub locations: Vec<Location>,
-    pub functions: Vec<Function>,
+    mappings: Vec<Mapping>,
+    locations: Vec<Location>,
+    functions: Vec<Function>,
     modules: HashMap<Module<'r>, usize>,
     location_ids: HashMap<(u64, u64, Vec<Line>), u64>,
     function_ids: HashMap<(i64, i64), u64>,
@@ -112,12 +112,28 @@ impl<'r> Code<'r> {
         self.location(0, 0, vec![Line { function_id, line: 0 }])
     }
 
-    /// The locations of one of the report's stacks, innermost first; None for one that it does not have.
-    pub fn stack(&mut self, at: u64) -> Option<Vec<u64>> {
-        if let Some(known) = self.stacks.get(&at) {
-            return Some(known.clone());
+    pub fn kind(&mut self, (name, unit): (&str, &str)) -> ValueType {
+        ValueType { r#type: self.strings.number(name), unit: self.strings.number(unit) }
+    }
+
+    /// A profile of this code, without samples.
+    pub fn into_profile(self) -> Profile {
+        Profile {
+            mapping: self.mappings,
+            location: self.locations,
+            function: self.functions,
+            string_table: self.strings.list,
+            ..Profile::default()
         }
+    }
+
+    /// One of the report's stacks, and its locations, innermost first; None for one that it does not have.
+    pub fn stack(&mut self, at: Option<u64>) -> Option<(&'r Stack, Vec<u64>)> {
+        let at = at?;
         let stack: &'r Stack = self.of.get(usize::try_from(at).ok()?)?;
+        if let Some(known) = self.stacks.get(&at) {
+            return Some((stack, known.clone()));
+        }
         let mut out = Vec::with_capacity(stack.frames.len());
         let mut lines = Vec::new();
         for frame in stack.without_aliases() {
@@ -140,7 +156,7 @@ impl<'r> Code<'r> {
             out.push(self.location(0, 0, lines));
         }
         self.stacks.insert(at, out.clone());
-        Some(out)
+        Some((stack, out))
     }
 
     fn line(&mut self, frame: &Frame) -> Line {

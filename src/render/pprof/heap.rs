@@ -2,9 +2,10 @@
 
 use super::code::Code;
 use super::compressed;
-use super::proto::{Label, Profile, Sample, ValueType};
+use super::proto::{Label, Profile, Sample};
 use crate::heap::HeapBy;
 use crate::heap::report::{FROM_RUNTIME, HeapProcess, HeapReport};
+use crate::model::number::signed;
 use crate::render::heap::whole::{Whole, wholes};
 use crate::render::heap::{function, no_stack};
 use std::collections::HashSet;
@@ -44,19 +45,14 @@ fn profile(report: &HeapReport, by: HeapBy) -> Profile {
                 str: code.strings.number(text),
             };
             let label = vec![label("pid", &process.pid.to_string()), label("comm", &process.comm)];
-            let value =
-                values.iter().map(|(_, _, of)| i64::try_from(of(&whole)).unwrap_or(i64::MAX)).collect();
+            let value = values.iter().map(|(_, _, of)| signed(of(&whole))).collect();
             sample.push(Sample { location_id, value, label });
         }
     }
-    let mut kind = |name: &str, unit: &str| ValueType {
-        r#type: code.strings.number(name),
-        unit: code.strings.number(unit),
-    };
-    let sample_type = values.iter().map(|(name, unit, _)| kind(name, unit)).collect();
+    let sample_type = values.iter().map(|(name, unit, _)| code.kind((name, unit))).collect();
     // The bytes between two samples; 1: every allocation is there.
-    let period_type = Some(kind("space", "bytes"));
-    let period = report.sampling_bytes.map_or(1, |mean| i64::try_from(mean).unwrap_or(i64::MAX));
+    let period_type = Some(code.kind(("space", "bytes")));
+    let period = report.sampling_bytes.map_or(1, signed);
     let default = match by {
         HeapBy::Peak => "peak_space",
         HeapBy::Allocations => "alloc_objects",
@@ -70,15 +66,12 @@ fn profile(report: &HeapReport, by: HeapBy) -> Profile {
     Profile {
         sample_type,
         sample,
-        mapping: code.mappings,
-        location: code.locations,
-        function: code.functions,
-        string_table: code.strings.list,
-        duration_nanos: i64::try_from(watched).unwrap_or(i64::MAX),
+        duration_nanos: signed(watched),
         period_type,
         period,
         comment,
         default_sample_type,
+        ..code.into_profile()
     }
 }
 
@@ -100,11 +93,10 @@ fn values(report: &HeapReport) -> Vec<Value> {
 /// The allocator's function, its callers, and with several processes the process.
 fn locations(report: &HeapReport, process: &HeapProcess, whole: &Whole, code: &mut Code<'_>) -> Vec<u64> {
     let mut out = vec![code.note(&function(report, &whole.row))];
-    match whole.row.stack.and_then(|at| Some((at, code.stack(at)?))) {
-        Some((at, stack)) => {
-            out.extend(stack);
-            let stack = usize::try_from(at).ok().and_then(|at| report.stacks.get(at));
-            if let Some(stack) = stack.filter(|stack| stack.completeness != "complete") {
+    match code.stack(whole.row.stack) {
+        Some((stack, locations)) => {
+            out.extend(locations);
+            if stack.completeness != "complete" {
                 out.push(code.note(&format!("[{} stack]", stack.completeness)));
             }
         }

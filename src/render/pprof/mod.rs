@@ -5,12 +5,13 @@ pub(super) mod heap;
 pub mod proto;
 
 use super::folded::report::{Bytes, NO_RESIDENCY, SNAPSHOT, Width, ending, no_call};
+use crate::model::number::signed;
 use crate::report::model::{Process, Region, Report};
 use code::Code;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
-use proto::{Label, Profile, Sample, ValueType};
+use proto::{Label, Profile, Sample};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
@@ -72,11 +73,7 @@ fn profile(report: &Report, first: Width) -> Profile {
         }
     }
     let values = values(report);
-    let value_type = |code: &mut Code<'_>, (name, unit): (&str, &str)| ValueType {
-        r#type: code.strings.number(name),
-        unit: code.strings.number(unit),
-    };
-    let sample_type = values.iter().map(|value| value_type(&mut code, *value)).collect();
+    let sample_type = values.iter().map(|value| code.kind(*value)).collect();
     let default = match first {
         Width::Virt => "virt",
         Width::Writable => "writable",
@@ -98,14 +95,10 @@ fn profile(report: &Report, first: Width) -> Profile {
     Profile {
         sample_type,
         sample,
-        mapping: code.mappings,
-        location: code.locations,
-        function: code.functions,
-        string_table: code.strings.list,
-        duration_nanos: i64::try_from(wall_ns).unwrap_or(i64::MAX),
+        duration_nanos: signed(wall_ns),
         comment,
         default_sample_type,
-        ..Profile::default()
+        ..code.into_profile()
     }
 }
 
@@ -121,15 +114,14 @@ fn values(report: &Report) -> Vec<(&'static str, &'static str)> {
 }
 
 fn value(name: &str, (bytes, things): &Sum) -> i64 {
-    let value = match name {
+    signed(match name {
         "virt" => bytes.virt,
         "writable" => bytes.writable,
         "rss" => bytes.rss,
         "unused" => bytes.unused,
         "swap" => bytes.swap,
         _ => *things,
-    };
-    i64::try_from(value).unwrap_or(i64::MAX)
+    })
 }
 
 /// The stack that requested it, innermost first, or why that is not known.
@@ -140,13 +132,10 @@ fn callers(report: &Report, region: &Region, code: &mut Code<'_>, out: &mut Vec<
         }
         return;
     };
-    match origin.stack.and_then(|at| Some((at, code.stack(at)?))) {
-        Some((at, stack)) => {
-            out.extend(stack);
-            let stack = usize::try_from(at).ok().and_then(|at| report.stacks.get(at));
-            if let Some(note) = stack.and_then(ending) {
-                out.push(code.note(&note));
-            }
+    match code.stack(origin.stack) {
+        Some((stack, locations)) => {
+            out.extend(locations);
+            out.extend(ending(stack).map(|note| code.note(&note)));
         }
         None => out.push(code.note(&format!("[{}: its stack was lost]", origin.op))),
     }

@@ -4,6 +4,7 @@ use super::colors;
 use super::paint::{Frame, FrameStyle, paint};
 use super::tree::{Box, Row, boxes};
 use super::{FlameError, width_of};
+use crate::model::number::signed;
 use crate::render::folded::diff::{FlameSides, Pair, diff_stacks};
 use crate::render::folded::report::{FlameOptions, Stacks};
 use crate::render::style::{clean, signed_size};
@@ -73,7 +74,7 @@ pub(super) fn two<V: AddAssign + Default + Copy>(
         };
         FrameStyle { color: colors::change(change, most), title: format!("{} ({words})", found.name) }
     };
-    let amount = |part: i64| signed_size(i64::try_from(most).unwrap_or(i64::MAX) / part);
+    let amount = |part: i64| signed_size(signed(most) / part);
     let chip = |sign: i64, words: String| (colors::change(sign, 1), words);
     let legend = vec![
         chip(1, format!("grew: {}", amount(1))),

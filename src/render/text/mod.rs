@@ -225,43 +225,25 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
         snapshot_note(report, options, out);
     }
     let events = &report.events;
-    if events.lost > 0 {
-        // This backend makes its target wait rather than lose a call, but cannot always see what one has
-        // done.
-        let what = match report.backend.as_str() {
-            "notify" => "calls did what could not be determined",
-            _ => "events were lost because the buffer was full",
-        };
-        let lost = thousands(events.lost);
-        let text = format!("{lost} {what}; regions whose origin became doubtful say so");
-        note(&text, options, out);
-    }
-    if events.without_stack > 0 {
-        let text = format!(
-            "{} events are known without their stacks, for which the buffer had no space (--ring-bytes)",
-            thousands(events.without_stack)
-        );
-        note(&text, options, out);
-    }
-    if events.truncated_stacks > 0 {
-        let text = format!(
-            "{} stacks end early: not enough of the stack was copied (--stack-bytes)",
-            thousands(events.truncated_stacks)
-        );
-        note(&text, options, out);
-    }
-    if events.unwind_incomplete > 0 {
-        let text = format!(
-            "{} stacks end early: no unwind information for a frame, or it was called on another stack",
-            thousands(events.unwind_incomplete)
-        );
-        note(&text, options, out);
-    }
-    if let Some(lost) = report.touch.map(|touch| touch.lost).filter(|&lost| lost > 0) {
-        let text =
-            format!("{} page faults are in no row: the buffer of their records was full", thousands(lost));
-        note(&text, options, out);
-    }
+    let mut counted = |count: u64, what: &str| {
+        if count > 0 {
+            note(&format!("{} {what}", thousands(count)), options, out);
+        }
+    };
+    // The backend notify makes its target wait rather than lose a call, but cannot always see what one has done.
+    let lost = match report.backend.as_str() {
+        "notify" => "calls did what could not be determined",
+        _ => "events were lost because the buffer was full",
+    };
+    counted(events.lost, &format!("{lost}; regions whose origin became doubtful say so"));
+    let what = "events are known without their stacks, for which the buffer had no space (--ring-bytes)";
+    counted(events.without_stack, what);
+    let what = "stacks end early: not enough of the stack was copied (--stack-bytes)";
+    counted(events.truncated_stacks, what);
+    let what = "stacks end early: no unwind information for a frame, or it was called on another stack";
+    counted(events.unwind_incomplete, what);
+    let what = "page faults are in no row: the buffer of their records was full";
+    counted(report.touch.map_or(0, |touch| touch.lost), what);
     if let Some(process) = main {
         process_notes(process, options, out);
     }

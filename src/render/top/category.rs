@@ -28,18 +28,18 @@ struct Split {
 
 fn split(state: &State, category: &str, (width, height): (usize, usize)) -> Split {
     let header = header(state, category, (width, Theme::PLAIN)).len();
-    let room = height.saturating_sub(header);
+    let space = height.saturating_sub(header);
     let traced = state.tracing.is_some();
-    if room < 10 {
+    if space < 10 {
         // only the part that keys go to
-        let only = |pane| if state.pane == pane { room } else { 0 };
+        let only = |pane| if state.pane == pane { space } else { 0 };
         let (regions, findings, stacks) = (only(Pane::Table), only(Pane::Findings), only(Pane::Calls));
         return Split { regions, findings, stacks };
     }
-    let Some(opened) = &state.opened else { return Split { regions: room, findings: 0, stacks: 0 } };
+    let Some(opened) = &state.opened else { return Split { regions: space, findings: 0, stacks: 0 } };
     let text = findings(opened, category, width, Theme::PLAIN).len() + 1;
-    let stacks = if traced { (opened.shares_of(category).len().max(1) + 1).min(room / 3) } else { 0 };
-    let rest = room - stacks;
+    let stacks = if traced { (opened.shares_of(category).len().max(1) + 1).min(space / 3) } else { 0 };
+    let rest = space - stacks;
     // a blank line below each
     let blank = usize::from(height >= TALL);
     let text = text + blank;
@@ -253,11 +253,11 @@ fn finding_lines(
     lines: &mut Vec<Line<'static>>,
 ) {
     let head = format!(" {} unused · ", size(finding.unused));
-    let room = width.saturating_sub(head.len());
+    let space = width.saturating_sub(head.len());
     lines.push(
         Row::new(theme)
             .add(StyleName::Head, head)
-            .add(StyleName::Plain, cut(&clean(&finding.title), room))
+            .add(StyleName::Plain, cut(&clean(&finding.title), space))
             .line(),
     );
     let mut labelled = |label: &str, style: StyleName, text: &str| {
@@ -299,15 +299,15 @@ fn stacks(
         return vec![Row::new(theme).add(StyleName::Dim, " nothing of it").line()];
     }
     let row = |(at, share): (usize, &crate::top::StackShare)| {
-        let room = width.saturating_sub(1 + 10 + 1 + 10 + 1 + 7 + 1);
+        let space = width.saturating_sub(1 + 10 + 1 + 10 + 1 + 7 + 1);
         let stack = opened.details.as_ref().and_then(|details| details.stack(share.stack));
-        let by = stack.map_or_else(|| "stack lost".to_owned(), |stack| chain_of_caller(stack, room));
+        let by = stack.map_or_else(|| "stack lost".to_owned(), |stack| chain_of_caller(stack, space));
         let selected = active && at == opened.shares.index();
         Row::new(theme)
             .add(StyleName::Plain, right(&size(share.virt), 10))
             .add(StyleName::Plain, format!(" {}", right(&size(share.rss), 10)))
             .add(StyleName::Dim, format!(" {}", right(&thousands(share.calls), 7)))
-            .add(StyleName::Plain, format!(" {}", cut(&by, room)))
+            .add(StyleName::Plain, format!(" {}", cut(&by, space)))
             .selectable_with(marker(selected), selected)
     };
     shares.iter().enumerate().map(row).collect()

@@ -52,14 +52,14 @@ fn line(number: usize, frame: &Frame, (modules, columns): (usize, usize), theme:
         (Some(file), Some(line)) => format!("{}:{line}", clean(base_name(file))),
         _ => String::new(),
     };
-    let room = columns.saturating_sub(modules + 7);
+    let space = columns.saturating_sub(modules + 7);
     let function = function(frame);
-    let function = if width(&function) + 2 + width(&place) <= room || place.is_empty() {
-        cut(&function, room)
+    let function = if width(&function) + 2 + width(&place) <= space || place.is_empty() {
+        cut(&function, space)
     } else {
-        cut(&function, room.saturating_sub(width(&place) + 2).max(room / 2))
+        cut(&function, space.saturating_sub(width(&place) + 2).max(space / 2))
     };
-    let rest = room.saturating_sub(width(&function) + 2);
+    let rest = space.saturating_sub(width(&function) + 2);
     Row::new(theme)
         .add(StyleName::Dim, format!("{number:>3}  "))
         .add(StyleName::Dim, format!("{}  ", left(&clean(&frame.module), modules)))

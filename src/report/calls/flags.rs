@@ -1,41 +1,37 @@
 //! Names of flags and constants, in strace's spelling and order
 //! (include/uapi/asm-generic/mman*.h, include/uapi/linux/{mman,shm,prctl}.h, x86's mman.h).
 
-use crate::sys::abi::{MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_TYPE};
+use crate::sys::abi::{self, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_TYPE};
+use std::fmt::LowerHex;
 
 /// One name a bit (or group of bits).
 type Bits = &'static [(u64, &'static str)];
 
-const PROT: Bits = &[
-    (1, "PROT_READ"),
-    (2, "PROT_WRITE"),
-    (4, "PROT_EXEC"),
-    (8, "PROT_SEM"),
-    (0x0100_0000, "PROT_GROWSDOWN"),
-    (0x0200_0000, "PROT_GROWSUP"),
+/// Numbers with their names.
+macro_rules! named {
+    ($($name:ident)*) => { [$((abi::$name, stringify!($name))),*] };
+}
+
+const PROT: Bits = &named![PROT_READ PROT_WRITE PROT_EXEC PROT_SEM PROT_GROWSDOWN PROT_GROWSUP];
+
+const MAP: Bits = &named![
+    MAP_FIXED MAP_ANONYMOUS MAP_32BIT MAP_NORESERVE MAP_POPULATE MAP_NONBLOCK MAP_GROWSDOWN MAP_DENYWRITE
+    MAP_EXECUTABLE MAP_LOCKED MAP_STACK MAP_HUGETLB MAP_SYNC MAP_FIXED_NOREPLACE
 ];
 
-const MAP: Bits = &[
-    (0x10, "MAP_FIXED"),
-    (0x20, "MAP_ANONYMOUS"),
-    (0x40, "MAP_32BIT"),
-    (0x4000, "MAP_NORESERVE"),
-    (0x8000, "MAP_POPULATE"),
-    (0x1_0000, "MAP_NONBLOCK"),
-    (0x100, "MAP_GROWSDOWN"),
-    (0x800, "MAP_DENYWRITE"),
-    (0x1000, "MAP_EXECUTABLE"),
-    (0x2000, "MAP_LOCKED"),
-    (0x2_0000, "MAP_STACK"),
-    (0x4_0000, "MAP_HUGETLB"),
-    (0x8_0000, "MAP_SYNC"),
-    (0x10_0000, "MAP_FIXED_NOREPLACE"),
+/// Of them, one at a time.
+const MAP_TYPES: Bits = &named![MAP_FILE MAP_SHARED MAP_PRIVATE MAP_SHARED_VALIDATE MAP_DROPPABLE];
+
+const MREMAP: Bits = &named![MREMAP_MAYMOVE MREMAP_FIXED MREMAP_DONTUNMAP];
+
+const SHM: Bits = &named![SHM_RDONLY SHM_RND SHM_REMAP SHM_EXEC];
+
+const ADVICE: &[(i32, &str)] = &named![
+    MADV_NORMAL MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE MADV_REMOVE MADV_DONTFORK
+    MADV_DOFORK MADV_MERGEABLE MADV_UNMERGEABLE MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTDUMP MADV_DODUMP
+    MADV_WIPEONFORK MADV_KEEPONFORK MADV_COLD MADV_PAGEOUT MADV_POPULATE_READ MADV_POPULATE_WRITE
+    MADV_DONTNEED_LOCKED MADV_COLLAPSE MADV_HWPOISON MADV_SOFT_OFFLINE MADV_GUARD_INSTALL MADV_GUARD_REMOVE
 ];
-
-const MREMAP: Bits = &[(1, "MREMAP_MAYMOVE"), (2, "MREMAP_FIXED"), (4, "MREMAP_DONTUNMAP")];
-
-const SHM: Bits =
-    &[(0o10000, "SHM_RDONLY"), (0o20000, "SHM_RND"), (0o40000, "SHM_REMAP"), (0o100_000, "SHM_EXEC")];
 
 /// The size of huge pages, as a power of two.
 const HUGE_MASK: u64 = MAP_HUGE_MASK << MAP_HUGE_SHIFT;
@@ -56,6 +52,14 @@ fn bits(value: u64, names: Bits) -> String {
     parts.join("|")
 }
 
+/// The name of a number that has one: `MADV_FREE`, `0x1a /* MADV_??? */`.
+fn name_of<T: PartialEq + LowerHex>(value: T, names: &[(T, &str)], family: &str) -> String {
+    match names.iter().find(|(number, _)| *number == value) {
+        Some((_, name)) => (*name).to_string(),
+        None => format!("{value:#x} /* {family}_??? */"),
+    }
+}
+
 /// As [`bits`]; without a single known bit `0x40 /* PROT_??? */`, without any bit `none`.
 fn flags(value: u64, names: Bits, none: &str, family: &str) -> String {
     if value == 0 {
@@ -74,14 +78,7 @@ pub fn prot(value: u64) -> String {
 
 /// `MAP_PRIVATE|MAP_ANONYMOUS|MAP_HUGETLB|21<<MAP_HUGE_SHIFT`.
 pub fn map(value: u64) -> String {
-    let mut text = match value & MAP_TYPE {
-        0 => "MAP_FILE".to_string(),
-        1 => "MAP_SHARED".to_string(),
-        2 => "MAP_PRIVATE".to_string(),
-        3 => "MAP_SHARED_VALIDATE".to_string(),
-        8 => "MAP_DROPPABLE".to_string(),
-        other => format!("{other:#x} /* MAP_??? */"),
-    };
+    let mut text = name_of(value & MAP_TYPE, MAP_TYPES, "MAP");
     let named = value & !MAP_TYPE & !HUGE_MASK & 0xffff_ffff;
     let high = value & !0xffff_ffff;
     if named | high != 0 {
@@ -105,42 +102,12 @@ pub fn shm(value: u64) -> String {
 
 /// SHADOW_STACK_SET_TOKEN (arch/x86/include/uapi/asm/mman.h).
 pub fn shadow_stack(value: u64) -> String {
-    flags(value, &[(1, "SHADOW_STACK_SET_TOKEN")], "0", "SHADOW_STACK")
+    flags(value, &named![SHADOW_STACK_SET_TOKEN], "0", "SHADOW_STACK")
 }
 
 /// `MADV_DONTNEED`, `0x1a /* MADV_??? */`.
 pub fn advice(value: i32) -> String {
-    let name = match value {
-        0 => "MADV_NORMAL",
-        1 => "MADV_RANDOM",
-        2 => "MADV_SEQUENTIAL",
-        3 => "MADV_WILLNEED",
-        4 => "MADV_DONTNEED",
-        8 => "MADV_FREE",
-        9 => "MADV_REMOVE",
-        10 => "MADV_DONTFORK",
-        11 => "MADV_DOFORK",
-        12 => "MADV_MERGEABLE",
-        13 => "MADV_UNMERGEABLE",
-        14 => "MADV_HUGEPAGE",
-        15 => "MADV_NOHUGEPAGE",
-        16 => "MADV_DONTDUMP",
-        17 => "MADV_DODUMP",
-        18 => "MADV_WIPEONFORK",
-        19 => "MADV_KEEPONFORK",
-        20 => "MADV_COLD",
-        21 => "MADV_PAGEOUT",
-        22 => "MADV_POPULATE_READ",
-        23 => "MADV_POPULATE_WRITE",
-        24 => "MADV_DONTNEED_LOCKED",
-        25 => "MADV_COLLAPSE",
-        100 => "MADV_HWPOISON",
-        101 => "MADV_SOFT_OFFLINE",
-        102 => "MADV_GUARD_INSTALL",
-        103 => "MADV_GUARD_REMOVE",
-        _ => return format!("{value:#x} /* MADV_??? */"),
-    };
-    name.to_string()
+    name_of(value, ADVICE, "MADV")
 }
 
 /// Options of prctl(PR_SET_MM).

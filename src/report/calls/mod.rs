@@ -4,7 +4,7 @@
 pub mod errno;
 pub mod flags;
 
-use crate::model::{Addr, VmEvent, VmOp};
+use crate::model::{Addr, VmEvent, VmOp, wait_status};
 use crate::sys::abi::MREMAP_FIXED;
 use serde_json::{Map, Value, json};
 
@@ -148,10 +148,10 @@ pub fn call(event: &VmEvent) -> String {
 fn ending(code: i32, group_dead: bool) -> String {
     let who = if group_dead { "" } else { "thread " };
     let core = if code & CORE != 0 { " (core dumped)" } else { "" };
-    match code & 0x7f {
-        _ if code < 0 => format!("+++ {who}ended +++"),
-        0 => format!("+++ {who}exited with {} +++", (code >> 8) & 0xff),
-        by => format!("+++ {who}killed by {}{core} +++", flags::signal(by)),
+    match (wait_status::exit_code(code), wait_status::signal(code)) {
+        (Some(code), _) => format!("+++ {who}exited with {code} +++"),
+        (None, Some(by)) => format!("+++ {who}killed by {}{core} +++", flags::signal(by)),
+        (None, None) => format!("+++ {who}ended +++"),
     }
 }
 
@@ -242,10 +242,7 @@ pub fn arguments(event: &VmEvent) -> Map<String, Value> {
             json!({"exe": exe.as_ref().map(|exe| String::from_utf8_lossy(&exe.path))})
         }
         VmOp::Exit { code, group_dead } => {
-            // Below 0: not known.
-            let status = Some(*code).filter(|&code| code >= 0);
-            let signal = status.map(|code| code & 0x7f).filter(|&signal| signal != 0);
-            let exit_code = status.filter(|code| code & 0x7f == 0).map(|code| (code >> 8) & 0xff);
+            let (exit_code, signal) = (wait_status::exit_code(*code), wait_status::signal(*code));
             json!({"exit_code": exit_code, "signal": signal, "last_thread": group_dead})
         }
         VmOp::SeccompListenerBusy | VmOp::Rename => Value::Null,

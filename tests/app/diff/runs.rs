@@ -255,14 +255,14 @@ impl Redis {
         let redis = Redis { child, socket };
         // redis-cli says at once that nobody answers
         for _ in 0..10_000 {
-            if redis.ask(&["ping"]).is_some_and(|answer| answer.starts_with("PONG")) {
+            if redis.command(&["ping"]).is_some_and(|answer| answer.starts_with("PONG")) {
                 return redis;
             }
         }
         panic!("redis never answered");
     }
 
-    fn ask(&self, words: &[&str]) -> Option<String> {
+    fn command(&self, words: &[&str]) -> Option<String> {
         let output =
             Command::new("redis-cli").args(["-s", &self.socket]).args(words).output().expect("redis-cli");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -270,11 +270,11 @@ impl Redis {
 
     fn fill(&self) {
         let script = "for i=1,60000 do redis.call('set', 'k'..i, string.rep('x', 300)) end return 'filled'";
-        assert!(self.ask(&["eval", script, "0"]).is_some_and(|answer| answer.starts_with("filled")));
+        assert!(self.command(&["eval", script, "0"]).is_some_and(|answer| answer.starts_with("filled")));
     }
 
     fn end(mut self) {
-        self.ask(&["shutdown", "nosave"]);
+        self.command(&["shutdown", "nosave"]);
         assert!(self.child.wait().expect("its end").success());
     }
 }
@@ -282,7 +282,7 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            self.ask(&["shutdown", "nosave"]);
+            self.command(&["shutdown", "nosave"]);
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -342,6 +342,6 @@ fn redis_with_and_without_load_in_two_runs() {
     let first = &changes(&found)[0];
     assert!(first["virt"]["change"].as_i64().is_some_and(|n| n > 5 << 20), "{first}");
     assert!(!symbols(&found, first).is_empty(), "whose stack it was: {first}");
-    // the same stacks asked for the thread stacks of both, at other addresses
+    // the same stacks requested the thread stacks of both, at other addresses
     assert!(!changes(&found).iter().any(|c| c["category"] == "thread-stack" && c["virt"]["change"] != 0));
 }

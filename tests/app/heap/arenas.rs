@@ -56,7 +56,7 @@ struct Truth {
     mallinfo: Vec<u64>,
 }
 
-fn ask(target: &mut Obedient) -> Truth {
+fn truth_of(target: &mut Obedient) -> Truth {
     let mut arenas = Vec::new();
     let mut line = target.order("info");
     loop {
@@ -100,7 +100,7 @@ fn ready(path: &Path, arguments: &[&str]) -> Obedient {
 fn agrees_with_glibc(path: &Path, arguments: &[&str]) {
     let mut target = ready(path, arguments);
     let pid = target.program.0.id();
-    let truth = ask(&mut target);
+    let truth = truth_of(&mut target);
     let found = fragmentation(pid);
     let arenas = list(&found, "arenas");
     let reported = arenas.iter().map(|arena| {
@@ -196,7 +196,7 @@ fn what_was_requested_and_which_stacks_hold_pages() {
     let mut target =
         Obedient::spawn(vmaudit.arg(&file).arg("--").arg(program("arenas")).args(["2", "20000"]));
     assert_eq!(target.answer(), "ready");
-    let [blocks, asked, usable] = numbers(&target.order("held"))[..] else { panic!("three numbers") };
+    let [blocks, requested, usable] = numbers(&target.order("held"))[..] else { panic!("three numbers") };
     // The program goes on until its standard input ends.
     let _open = target.program.0.stdin.take();
     let status = target.program.0.wait().expect("vmaudit ends");
@@ -211,8 +211,8 @@ fn what_was_requested_and_which_stacks_hold_pages() {
         few(number(known, "blocks"), blocks) && number(known, "blocks") < blocks + 100,
         "{known} {blocks}"
     );
-    assert!(few(number(known, "asked"), asked), "{known} {asked}");
-    assert!(number(known, "rounding").abs_diff(usable - asked) < 2048, "{known} {}", usable - asked);
+    assert!(few(number(known, "asked"), requested), "{known} {requested}");
+    assert!(number(known, "rounding").abs_diff(usable - requested) < 2048, "{known} {}", usable - requested);
     let holders = list(found, "holders");
     let largest = holders.first().expect("a holder");
     let row = &list(process, "rows")[largest["row"].as_u64().expect("a row") as usize];

@@ -57,11 +57,11 @@ fn heaptrack_reads_the_same() {
     let file = folder.path().join("heap.zst");
     std::fs::write(&file, heap_to_heaptrack(&report, process).expect("a file")).expect("written");
     let of = |name: &str, value: fn(&HeapSite) -> u64| -> u64 {
-        let asked = |site: &&HeapSite| {
+        let is_meant = |site: &&HeapSite| {
             let stack = site.stack.map(|at| &report.stacks[at as usize]);
             stack.is_some_and(|stack| stack.frames.iter().any(|frame| frame.symbol.as_deref() == Some(name)))
         };
-        process.sites.iter().filter(asked).map(value).sum()
+        process.sites.iter().filter(is_meant).map(value).sum()
     };
     let figures: [(&str, Figure); 4] = [
         ("allocations", |site| site.allocations),

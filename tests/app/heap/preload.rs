@@ -240,7 +240,7 @@ fn a_sample_estimates_what_is_outstanding() {
     assert!(off.abs() < 5.0 * error, "{shown} of {bytes}");
     // sqrt(bytes · 64 KiB), as theory has it of small blocks
     let theory = (bytes as f64 * 65536.0).sqrt();
-    assert!((0.8..1.25).contains(&(error / theory)), "{error} beside {theory}");
+    assert!((0.8..1.25).contains(&(error / theory)), "{error}, not {theory}");
     let ratio = number(shown, "blocks") as f64 / blocks as f64;
     assert!((0.8..1.2).contains(&ratio), "{shown} of {blocks}");
     let made = number(&process["totals"], "allocations") as f64;

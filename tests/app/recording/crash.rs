@@ -33,15 +33,15 @@ impl Random {
 /// them.
 fn lines(
     pipe: impl Read + Send + 'static,
-    tick: Sender<()>,
+    tick: Sender<bool>,
     stop: Option<Arc<AtomicBool>>,
 ) -> JoinHandle<Vec<String>> {
     std::thread::spawn(move || {
         let mut all = Vec::new();
         for line in BufReader::new(pipe).lines() {
             let Ok(line) = line else { break };
+            let _ = tick.send(line.starts_with(SAFE));
             all.push(line);
-            let _ = tick.send(());
             if stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
                 break;
             }
@@ -51,7 +51,7 @@ fn lines(
 }
 
 /// Waits for some lines of the target and of vmaudit, which are the clock here.
-fn wait_for(ticks: u64, clock: &Receiver<()>) {
+fn wait_for(ticks: u64, clock: &Receiver<bool>) {
     for _ in 0..ticks {
         if clock.recv().is_err() {
             return;
@@ -59,11 +59,17 @@ fn wait_for(ticks: u64, clock: &Receiver<()>) {
     }
 }
 
+/// Waits until something was said to be safe: how many lines come before goes by the machine.
+fn wait_for_first(clock: &Receiver<bool>) {
+    while clock.recv() == Ok(false) {}
+}
+
 /// Runs vmaudit, kills it, and gives the last event that it said to be safe.
-fn killed(recording: &Path, random: &mut Random) -> u64 {
+fn killed(recording: &Path, random: &mut Random, early: bool) -> u64 {
     let mut command = Command::new(vmaudit());
     command.args(["run", "--as-root", "-v", "--interval", "0.02", "-o"]).arg(recording).arg("--");
-    command.arg(static_program("many_calls")).args(["20000", "3", "500", "20000"]);
+    // So many calls that it cannot end by itself before it is killed, on whatever machine.
+    command.arg(static_program("many_calls")).args(["1000000000", "3", "500", "20000", "100"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = Guard(child.expect("vmaudit starts"));
     let (tick, clock) = channel();
@@ -72,6 +78,9 @@ fn killed(recording: &Path, random: &mut Random) -> u64 {
     let errors = child.0.stderr.take().expect("a pipe");
     let out = lines(out, tick.clone(), Some(Arc::clone(&stop)));
     let errors = lines(errors, tick, None);
+    if !early {
+        wait_for_first(&clock);
+    }
     wait_for(3 + random.below(100), &clock);
     // A moment between two lines, too.
     for i in 0..random.below(1 << 18) {
@@ -134,7 +143,7 @@ fn killed_at_fifty_moments() {
     for seed in 0..KILLS {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("rec");
-        let safe = killed(&path, &mut Random(seed));
+        let safe = killed(&path, &mut Random(seed), seed % 4 == 0);
         let journal = folder.path().join("rec-journal");
         open_transactions += u64::from(std::fs::metadata(&journal).is_ok_and(|found| found.len() > 0));
         let found = read(&path);

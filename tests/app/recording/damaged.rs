@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use vmaudit::model::observation::{
-    Observations, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+    Observations, Residency, ResidencySource, SnapshotMoment, ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, FileRef, Frame, FrameKind, FunctionName, Mapping, MmKey,
@@ -61,23 +61,14 @@ fn snapshot() -> Observations {
         residency: Residency {
             source: ResidencySource::PagemapScan,
             resident: (1..60).map(|n| AddrRange::from_len(Addr(n << 20), 4096)).collect(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
+            ..Residency::default()
         },
-        details: vmaudit::model::VmaDetails::default(),
-        thread_blocks: Default::default(),
         threads: vec![ThreadObservation { tid: 7, comm: b"x".to_vec(), stack_pointer: None }],
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
         comm: b"x".to_vec(),
         exe: b"/bin/x".to_vec(),
         cmdline: vec![b"x".to_vec()],
-        stack_limit: None,
-        limits: vmaudit::model::Limits::default(),
-        code: vmaudit::model::CodeMarks::default(),
-        blocks: Vec::new(),
         aslr: true,
-        gaps: Vec::new(),
+        ..Observations::default()
     }
 }
 

@@ -124,7 +124,7 @@ fn a_disk_that_fills_up_while_recording() {
     assert!(stdout.contains(&format!("{}\n", calls / 100 * 99)), "{stdout}");
     assert!(stdout.contains("exited 0"), "{stdout}");
     assert!(stdout.contains("VIRT"), "{stdout}");
-    assert_eq!(disk.names(), ["rec"], "nothing is left beside it");
+    assert_eq!(disk.names(), ["rec"], "nothing is left next to it");
     let found = count_events(&path);
     assert!((1..calls).contains(&found), "{found} events");
     let report = Command::new(vmaudit()).arg("report").arg(&path).output().expect("vmaudit starts");
@@ -141,7 +141,7 @@ fn a_disk_that_is_full_already() {
     let older = fs::read(&path).expect("the older recording");
     disk.fill();
     for name in ["rec", "new"] {
-        let Err(error) = record(&disk.path(name), 1..2) else { panic!("there was room") };
+        let Err(error) = record(&disk.path(name), 1..2) else { panic!("there was space") };
         assert!(error.to_string().contains("disk is full"), "{error}");
     }
     assert_eq!(disk.names(), ["filler", "rec"]);

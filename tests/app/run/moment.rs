@@ -80,9 +80,9 @@ fn points_of_a_timeline_are_what_the_kernel_shows() {
         forget_said(&mut said);
         // The first snapshot may have begun before the phase was over; the third has not.
         for _ in 0..3 {
-            let looked = |line: &String| line.contains("Live of ");
+            let is_snapshot = |line: &String| line.contains("Live of ");
             let mut lines = said.by_ref().lines().map(|line| line.expect("text"));
-            lines.find(looked).expect("vmaudit goes on looking");
+            lines.find(is_snapshot).expect("vmaudit goes on taking snapshots");
         }
         // Pages may be taken away meanwhile (reclaim), and python is back in read only now.
         held.push((first, sizes(pid)));
@@ -221,12 +221,12 @@ fn a_moment_after_the_end_is_an_error_with_the_time_of_the_end() {
     let mut run = run_command(&file, &["-o", recording.to_str().expect("UTF-8")], &["true"]);
     let audit = finished(run.output().expect("vmaudit starts"), &file);
     let took = number(audit.report().first(), "wall_ns");
-    for asked in ["3600", "0.9"] {
-        let output = Command::new(vmaudit()).arg("report").arg(&recording).args(["--at", asked]).output();
+    for moment in ["3600", "0.9"] {
+        let output = Command::new(vmaudit()).arg("report").arg(&recording).args(["--at", moment]).output();
         let output = output.expect("vmaudit starts");
         let said = String::from_utf8_lossy(&output.stderr);
         let end = format!(
-            "no process was alive at {asked} s: the last one until then ended after {:.3} s",
+            "no process was alive at {moment} s: the last one until then ended after {:.3} s",
             took as f64 / 1e9
         );
         assert!(output.status.code() == Some(125) && said.contains(&end), "{said}, instead of: {end}");

@@ -347,17 +347,17 @@ fn small_and_short_processes_are_not_examined() {
         let found = report.processes().iter().find(|process| process["comm"] == comm);
         found.unwrap_or_else(|| panic!("no {comm}")).clone()
     };
-    let looked = |options: &[&str], comm: &str| {
+    let examined = |options: &[&str], comm: &str| {
         let audit = audit(options, &["sh", "-c", script]);
         assert_eq!(audit.code(), Some(3), "{}", audit.stderr);
         audit.report().assert_exact();
         (of(audit.report(), comm), of(audit.report(), "sh"), of(audit.report(), "python3"))
     };
-    let (spared, main, large) = looked(&["--backend", "bpf"], "true");
+    let (spared, main, large) = examined(&["--backend", "bpf"], "true");
     assert_eq!((&main["snapshot"], &large["snapshot"]), (&"exit".into(), &"exit".into()));
     assert_eq!((&spared["snapshot"], &spared["residency"]), (&"ledger".into(), &"none".into()));
     assert_eq!(spared["exit_code"], 0);
-    let (seen, ..) = looked(&["--backend", "bpf", "--min-virt", "0"], "true");
+    let (seen, ..) = examined(&["--backend", "bpf", "--min-virt", "0"], "true");
     assert_eq!((&seen["snapshot"], &seen["residency"]), (&"exit".into(), &main["residency"]));
     // The same program: the same categories, but for what depends on where execve puts it.
     for figure in ["virt", "writable", "reserved"] {

@@ -281,7 +281,7 @@ fn nothing_lent_is_effective_while_vmaudit_watches() {
     let name = "nothing_lent_is_effective_while_vmaudit_watches";
     let Some(bench) = bench(name, EVERY) else { return };
     let own = Talk::start(as_nobody(&[]).args(["sh", "-c", "echo READY; read line"])).expect("it waits");
-    let look = |auditor: &Guard| {
+    let check = |auditor: &Guard| {
         let tasks: Vec<PathBuf> = fs::read_dir(format!("/proc/{}/task", auditor.0.id()))
             .expect("tasks")
             .map(|task| task.expect("an entry").path())
@@ -300,9 +300,9 @@ fn nothing_lent_is_effective_while_vmaudit_watches() {
     let recording = bench.path("r.rec");
     let mut attach = bench.with(&[]);
     attach.args(["attach", "--touch", "-o"]).arg(&recording).args(["-p", &pid_of(&own)]);
-    while_watching(&mut attach, look);
+    while_watching(&mut attach, check);
     let mut heap = bench.with(&[]);
-    while_watching(heap.args(["heap", "-p", &pid_of(&own)]), look);
+    while_watching(heap.args(["heap", "-p", &pid_of(&own)]), check);
 }
 
 /// Those that the user names, and those that vmaudit is led to.

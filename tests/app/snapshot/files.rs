@@ -82,7 +82,7 @@ fn virt_of(output: &Output, category: &str) -> u64 {
 }
 
 #[test]
-fn shapes_tell_arenas_and_stacks() {
+fn shapes_distinguish_arenas_and_stacks() {
     let path = manifest_dir().join("tests/fixtures/captures/arenas4.threads-up.smaps");
     let text = std::fs::read(path).expect("fixture");
     let smaps = of_bytes(&text);
@@ -163,7 +163,7 @@ fn a_file_cut_anywhere_is_read_or_refused() {
 }
 
 #[test]
-fn the_command_line_wants_one_source() {
+fn the_command_line_needs_one_source() {
     assert_eq!(snapshot(&[], b"").status.code(), Some(2));
     assert_eq!(snapshot(&["-p", "1", "--smaps", "-"], b"").status.code(), Some(2));
     assert_eq!(snapshot(&["-p", "0"], b"").status.code(), Some(2));

@@ -33,7 +33,7 @@ fn watch(options: &[&str], rest: &[&str]) -> Quiet {
 }
 
 /// The text of the same, in one line.
-fn told(options: &[&str], rest: &[&str]) -> String {
+fn said(options: &[&str], rest: &[&str]) -> String {
     let text = String::from_utf8_lossy(&output(options, rest, "text").stdout).into_owned();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -71,7 +71,7 @@ fn a_program_that_never_allocates_keeps_its_status() {
         );
         assert_eq!((number(nothing, "frees"), number(nothing, "allocator_bytes")), (0, 0));
     }
-    let text = told(&[], &command);
+    let text = said(&[], &command);
     assert!(text.contains("no allocation was seen why probes on"), "{text}");
     assert!(!text.contains("nothing is outstanding"), "{text}");
 }
@@ -134,7 +134,7 @@ fn allocations_of_a_stripped_program_are_an_error_with_its_reason() {
         "{}",
         quiet.said
     );
-    let text = told(&[], &command(&program, &[]));
+    let text = said(&[], &command(&program, &[]));
     assert!(!text.contains("freed but kept"), "nothing is known of what its mappings hold: {text}");
 }
 

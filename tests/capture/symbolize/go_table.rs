@@ -55,8 +55,8 @@ fn by_go(path: &Path, svmas: &[u64]) -> Vec<(String, String)> {
     command.args(["tool", "addr2line"]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    let asked: String = svmas.iter().map(|svma| format!("0x{svma:x}\n")).collect();
-    let writer = std::thread::spawn(move || input.write_all(asked.as_bytes()).unwrap());
+    let addresses: String = svmas.iter().map(|svma| format!("0x{svma:x}\n")).collect();
+    let writer = std::thread::spawn(move || input.write_all(addresses.as_bytes()).unwrap());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

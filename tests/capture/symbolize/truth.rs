@@ -250,8 +250,8 @@ fn inlined_calls_and_lines_as_addr2line_has_them() {
             // The symbol table knows the split-off part of a function by a name of its own.
             let names: Vec<_> = names.map(|n| n.trim_end_matches(".cold").to_owned()).collect();
             let places: Vec<_> = frames.iter().map(|f| short(&place_of(f))).collect();
-            let wanted_names: Vec<_> = expected.iter().map(|w| w.0.clone()).collect();
-            assert_eq!(names, wanted_names, "{svma:#x}");
+            let expected_names: Vec<_> = expected.iter().map(|w| w.0.clone()).collect();
+            assert_eq!(names, expected_names, "{svma:#x}");
             for (ours, theirs) in places.iter().zip(expected.iter().map(|w| short(&w.1))) {
                 // addr2line prints "?" for line 0, where no line is known.
                 assert!(*ours == theirs || theirs.ends_with(":?"), "{svma:#x}: {places:?} {expected:?}");

@@ -231,7 +231,7 @@ impl Namer {
     }
 }
 
-/// The names contain `wanted` in this order, one directly after the other.
+/// The names contain `expected` in this order, one directly after the other.
 pub fn assert_run(names: &[String], expected: &[&str]) {
     let expected: Vec<String> = expected.iter().map(|w| (*w).to_owned()).collect();
     let found = names.windows(expected.len()).any(|window| window == expected);

@@ -45,7 +45,7 @@ fn categories_are_distinguished_by_their_colours() {
         }
         for other in &all[..at] {
             let apart = lab(color).into_iter().zip(lab(other.color)).map(|(a, b)| (a - b).powi(2));
-            assert!(apart.sum::<f64>().sqrt() >= 10.0, "{id} and {} look alike", other.id);
+            assert!(apart.sum::<f64>().sqrt() >= 10.0, "{id} and {} are hard to distinguish", other.id);
         }
     }
 }

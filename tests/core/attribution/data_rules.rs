@@ -83,6 +83,26 @@ fn a_function_on_the_stack_proves_it_and_what_is_left_of_it_is_promised() {
 }
 
 #[test]
+fn a_library_that_maps_for_one_purpose_needs_no_names() {
+    let mut case = Case::new();
+    let of_file =
+        POOL.replace("functions = [\"pool_init\"]", "libraries = [\"libfoo.so*\"]\nreserved = false");
+    with(&mut case, &of_file.replace("explains = [\"glibc-mmapped\"]\n", ""));
+    let stacks: [&[&str]; 4] = [
+        &["libc.so.6!__mmap", "libfoo.so.2@0x30", "libfoo.so.2@0x90", "program!main"],
+        &["libc.so.6!__mmap", "libhelper.so.1@0x95", "libfoo.so.2@0x30", "program!main"],
+        // another file's code made the call, for whatever it is for
+        &["libc.so.6!__mmap", "libbar.so@0x12", "libfoo.so.2@0x30", "program!main"],
+        &["libc.so.6!__mmap", "program!libfoo.so.2", "program!main"],
+    ];
+    for (at, stack) in stacks.iter().enumerate() {
+        mapped(&mut case, 0x7f00_0000_0000 + at as u64 * 0x1000_0000, 64, stack);
+    }
+    let pool = Some("foo.pool");
+    assert_eq!(labels(&case, &case.attribute()), [pool, pool, None, None]);
+}
+
+#[test]
 fn resemblance_proves_nothing() {
     let mut case = Case::new();
     with(&mut case, POOL);
@@ -230,7 +250,7 @@ fn what_is_wrong_in_a_file_is_reported_with_its_line_and_what_is_allowed() {
         ("proven = \"a test\"", "proven = true", 8, "allowed are false, and the program"),
         ("leaves = \"1 GiB\"", "leaves = \"some\"", 22, "\"N of them\""),
         ("functions = [\"pool_init\"]", "functions = [\"*\"]", 9, "3 other"),
-        ("functions = [\"pool_init\"]", "", 11, "modules has no meaning without functions"),
+        ("functions = [\"pool_init\"]", "", 11, "modules has no meaning without functions or libraries"),
         ("why = \"libfoo", "why = \"\\u001b[31mlibfoo", 6, "without control characters"),
         ("why = \"libfoo", "whi = \"libfoo", 6, "unknown field `whi`"),
         ("source = \"libfoo, pool.c\"", "", 2, "missing field `source`"),
@@ -252,7 +272,7 @@ fn what_is_wrong_in_a_file_is_reported_with_its_line_and_what_is_allowed() {
     let unproven = POOL.replace("functions = [\"pool_init\"]\n", "").replace("names = [\"foo pool*\"]\n", "");
     let unproven = unproven.replace("modules = [\"libfoo*\"]\nthrough = [\"libhelper.so*\"]\n", "");
     let error = parse_rules(&unproven, "own.toml").expect_err("no proof");
-    assert!(error.what.starts_with("no proof: functions, names or files are needed"), "{error}");
+    assert!(error.what.starts_with("no proof: functions, libraries, names or files are needed"), "{error}");
 }
 
 #[test]

@@ -785,7 +785,7 @@ fn memory_of_abseils_is_tcmallocs_where_tcmalloc_is() {
 
 /// gperftools' settings do nothing to google/tcmalloc, whose small mappings are no page heap.
 #[test]
-fn what_google_tcmalloc_maps_beside_its_regions_is_told_no_setting_of_gperftools() {
+fn what_google_tcmalloc_maps_outside_of_its_regions_gets_no_setting_of_gperftools() {
     let found = |mark: &str| {
         let mut case = Case::new();
         case.vma((0x5000_0000, 0x5000_1000), "r-xp", "/opt/program", Origin::Preexisting);
@@ -829,12 +829,12 @@ fn the_variable_is_that_of_the_copy_of_jemalloc_that_made_the_call() {
     };
     assert_eq!(found(Some("a.so")), "A_MALLOC_CONF=retain:false");
     assert_eq!(found(Some("b.so")), "B_MALLOC_CONF=retain:false");
-    assert_eq!(found(None), "A_MALLOC_CONF or B_MALLOC_CONF=retain:false", "whose it is nothing tells");
+    assert_eq!(found(None), "A_MALLOC_CONF or B_MALLOC_CONF=retain:false", "whose it is is not known");
 }
 
 /// Varnish gives its workers 80 KiB.
 #[test]
-fn stacks_that_are_small_are_not_told_to_be_smaller() {
+fn stacks_that_are_small_get_no_advice_to_be_smaller() {
     let found = |size: u64| {
         let mut case = Case::new();
         let stack = case.stack(&["libc.so.6!__mmap", "libc.so.6!pthread_create", "server!pool_herder"]);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmaudit::attribution::{Attributed, AuditInput, DataRules, attribute};
 use vmaudit::ledger::{AddressSpaces, Reconciled};
-use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures};
+use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource};
 use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, Frame, FrameKind, FunctionName, Mapping, ModuleInfo, NoStack,
     Observations, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp, VmaDetail,
@@ -48,31 +48,16 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
     let per_vma = entries.iter().map(|e| (e.mapping.range, e.rss, e.swap)).collect();
     Observations {
         pid,
-        moment: SnapshotMoment::Live,
         // after the last event: no range is excused
         begun_ns: u64::MAX,
         ended_ns: u64::MAX,
         mappings: entries.into_iter().map(|e| e.mapping).collect(),
-        residency: Residency {
-            source: ResidencySource::SmapsProportion,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma,
-        },
+        residency: Residency { source: ResidencySource::SmapsProportion, per_vma, ..Residency::default() },
         details,
-        threads: Vec::new(),
-        thread_blocks: Default::default(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
         comm: b"program".to_vec(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
         stack_limit: Some(8 << 20),
-        limits: vmaudit::model::Limits::default(),
-        code: vmaudit::model::CodeMarks::default(),
-        blocks: Vec::new(),
         aslr: true,
-        gaps: Vec::new(),
+        ..Observations::default()
     }
 }
 

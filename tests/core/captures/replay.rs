@@ -5,12 +5,12 @@
 //! read somewhere before. So the map has to agree at some point of the trace.
 
 use crate::captures::strace_log::{self, StraceLog};
+use crate::ledger::rules::observed;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmaudit::ledger::{AddressSpaces, Origin};
-use vmaudit::model::observation::{ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{
-    Addr, AddrRange, EventId, Mapping, MappingFile, NoStack, Observations, Prot, Sharing, Task, VmEvent, VmOp,
+    Addr, AddrRange, EventId, Mapping, MappingFile, NoStack, Prot, Sharing, Task, VmEvent, VmOp,
 };
 
 fn fixtures() -> PathBuf {
@@ -101,37 +101,6 @@ fn mapped_by_execve(mappings: &[Mapping], log: &StraceLog) -> Vec<Mapping> {
     initial
 }
 
-fn observed(pid: i32, mappings: &[Mapping]) -> Observations {
-    Observations {
-        pid,
-        moment: SnapshotMoment::Live,
-        // After the last event: no range is excused.
-        begun_ns: u64::MAX,
-        ended_ns: u64::MAX,
-        mappings: mappings.to_vec(),
-        residency: vmaudit::model::observation::Residency {
-            source: ResidencySource::None,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
-        },
-        details: vmaudit::model::VmaDetails::default(),
-        threads: Vec::new(),
-        thread_blocks: Default::default(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
-        comm: Vec::new(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        limits: vmaudit::model::Limits::default(),
-        code: vmaudit::model::CodeMarks::default(),
-        blocks: Vec::new(),
-        aslr: true,
-        gaps: Vec::new(),
-    }
-}
-
 fn begin(log: &StraceLog, initial: Vec<Mapping>) -> AddressSpaces {
     let first = log.events.first().expect("a trace has events");
     let mut spaces = AddressSpaces::new();
@@ -173,7 +142,8 @@ fn shape(parts: impl Iterator<Item = (AddrRange, Prot, Sharing)>) -> Vec<(AddrRa
 fn agreeing_points(log: &StraceLog, mappings: &[Mapping]) -> Vec<usize> {
     let pid = log.events.first().expect("events").task.pid;
     let mut spaces = begin(log, mapped_by_execve(mappings, log));
-    let seen = observed(pid, mappings);
+    // After the last event: no range is excused.
+    let seen = observed(pid, mappings.to_vec(), u64::MAX);
     let kernel = shape(mappings.iter().map(|m| (m.range, m.prot, m.sharing)));
     let virt: u64 = mappings.iter().map(|m| m.range.len()).sum();
     let mut points = Vec::new();
@@ -274,7 +244,8 @@ fn a_munmap_reported_late_does_not_take_the_next_arena() {
     for event in &log.events[..points[0]] {
         spaces.apply(event);
     }
-    let result = spaces.reconcile(log.events[0].task.pid, &observed(log.events[0].task.pid, &mappings));
+    let result = spaces
+        .reconcile(log.events[0].task.pid, &observed(log.events[0].task.pid, mappings.clone(), u64::MAX));
     let arena = result.regions.iter().find(|r| r.range.contains(Addr(0x7f19_7800_0000))).expect("mapped");
     let Origin::Event(id) = arena.origin else { panic!("{arena:?}") };
     let origin = &result.origins[id.0 as usize];

@@ -3,7 +3,7 @@
 use vmaudit::cli::DiffFormat;
 use vmaudit::cli::FlameArgs;
 use vmaudit::cli::Format;
-use vmaudit::cli::Width;
+use vmaudit::render::Width;
 
 #[test]
 fn switches_that_mean_nothing_are_refused() {

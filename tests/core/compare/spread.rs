@@ -2,7 +2,7 @@
 
 use vmaudit::compare::spread::Spread;
 use vmaudit::compare::spread::Verdict;
-use vmaudit::compare::spread::signed;
+use vmaudit::report::number::change;
 
 fn of(values: &[u64]) -> Spread {
     Spread::of(values.to_vec()).expect("values")
@@ -25,6 +25,6 @@ fn ranges_that_overlap_are_noise() {
     assert_eq!(of(&[1, 2, 3]).verdict(of(&[0, 2, 9])), Verdict::Same);
     assert_eq!(of(&[1]).verdict(of(&[3, 4, 5])), Verdict::SingleRun);
     assert_eq!(of(&[5]).change(of(&[3])), -2);
-    assert_eq!(signed(0, u64::MAX), i64::MAX);
-    assert_eq!(signed(u64::MAX, 0), i64::MIN);
+    assert_eq!(change(0, u64::MAX), i64::MAX);
+    assert_eq!(change(u64::MAX, 0), i64::MIN);
 }

@@ -29,16 +29,7 @@ pub fn print((args, to): (&HeapArgs, Output), pids: &[Pid]) -> Result<u8, AppErr
     };
     super::of_living(pids, &mut report, |living, _| {
         let (seen, read) = read(living, &mut [])?;
-        Ok(HeapProcess {
-            pid: living.pid,
-            comm: text(&seen.comm),
-            exe: text(&seen.exe),
-            cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
-            attached: true,
-            gaps: seen.gaps,
-            fragmentation: Some(read.named(|_| None)),
-            ..HeapProcess::default()
-        })
+        Ok(HeapProcess { fragmentation: Some(read.named(|_| None)), ..HeapProcess::of_running(&seen) })
     })?;
     super::write(args, &to, &report)?;
     let main = pids.first().copied().unwrap_or_default();
@@ -131,8 +122,4 @@ fn options() -> ObserveOptions {
         headers: heap_headers(),
         ..ObserveOptions::default()
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

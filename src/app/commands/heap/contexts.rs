@@ -1,9 +1,9 @@
 //! Names of contexts that were made before anybody watched, from their descriptors in memory.
 
-use super::peek::{read_pointer, read_string};
 use super::watch::HeapWatch;
 use crate::heap::describe::ContextLayout;
 use crate::model::{ContextKey, MmKey, Pid};
+use crate::rights::{read_pointer, read_string};
 use std::collections::HashSet;
 
 /// A name of a context is a word or two.

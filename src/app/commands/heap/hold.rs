@@ -4,10 +4,10 @@
 //! A thread of its own answers: mapping a library waits for the probes of that library, and for nothing
 //! else.
 
-use super::peek::read_string;
 use super::probes::Probes;
 use crate::launch::{CallServer, CallSet};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
+use crate::rights::read_string;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::ffi::OsStr;
 use std::io;

@@ -4,12 +4,12 @@ mod arenas;
 mod combined;
 mod contexts;
 pub mod hold;
-mod peek;
 mod preload;
 pub mod probes;
 mod report;
 mod run;
 mod runtime;
+mod traced;
 pub mod watch;
 mod whose;
 

@@ -2,6 +2,7 @@
 //! and needs no rights.
 
 use super::arenas;
+use super::traced::{command, trace, watch};
 use super::whose::Whose;
 use crate::app::error::AppError;
 use crate::app::heap::mappings::add_mappings;
@@ -9,16 +10,15 @@ use crate::app::heap::preload::{Counting, CountingOptions, Entrance, Preloaded, 
 use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
-use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::capture::preload::{Armed, Found, install, is_available, share_network};
-use crate::cli::{Aslr, HeapArgs, Method};
+use crate::cli::{HeapArgs, Method};
 use crate::heap::Description;
 use crate::launch::LaunchConfig;
 use crate::model::Pid;
 use crate::procfs::parse_maps;
 use crate::session::audits::Audits;
-use crate::session::engine::{AT_THE_END, End, Schedule, Session};
+use crate::session::engine::End;
 use crate::session::pipeline::Pipeline;
 use crate::session::say::say;
 use crate::session::start::{Start, Traced};
@@ -26,13 +26,8 @@ use crate::session::tracer::{TracerOptions, WATCHED_CALLS};
 use crate::symbolize::Symbolizer;
 use nix::errno::Errno;
 use nix::unistd::Uid;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::MutexGuard;
-use std::time::{Duration, Instant};
-
-/// Seconds between snapshots for what keeps growing.
-const LEAK_INTERVAL: f64 = 1.0;
 
 /// Why the request does not suit a preloaded library; None: it does.
 pub fn unable(args: &HeapArgs, descriptions: &[Description]) -> Option<String> {
@@ -157,7 +152,7 @@ pub fn attach(
     let watcher = Watcher { args, to, counting, record };
     let traced = watcher.run(start);
     drop(watcher);
-    Ok(exit_code(traced?))
+    Ok(traced?.detach_in_background().exit_code())
 }
 
 fn counting(
@@ -175,14 +170,6 @@ fn counting(
     }
 }
 
-fn exit_code(traced: Traced<End>) -> u8 {
-    match traced.detach_in_background() {
-        End::Exited(status) => status.exit_code(),
-        End::LoadEnded(code) => code,
-        End::NoneLeft | End::LeftRunning => 0,
-    }
-}
-
 /// The mappings are audited as well.
 fn tracing(args: &HeapArgs) -> TracerOptions {
     let capture = CaptureConfig {
@@ -196,17 +183,9 @@ fn tracing(args: &HeapArgs) -> TracerOptions {
 /// Starts the command with the library; returns vmaudit's exit code.
 pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> Result<u8, AppError> {
     let entrance = Entrance::for_command(args.as_root)?;
-    let config = LaunchConfig {
-        argv: args.command.clone(),
-        env: entrance.environment(),
-        as_root: args.as_root,
-        hold_exits: true,
-        aslr_off: args.aslr == Aslr::Off,
-        calls: WATCHED_CALLS,
-        ..LaunchConfig::default()
-    };
-    let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
-    let start = Start::command(config, tracing(args), (None, without_filter, without_filter))?;
+    let config =
+        LaunchConfig { env: entrance.environment(), calls: WATCHED_CALLS, ..LaunchConfig::default() };
+    let start = command(args, config, tracing(args))?;
     let main = start.main();
     let record = HeapRecord::begin(args, ("preload", main))?;
     let only = args.no_follow_forks.then(|| vec![main]);
@@ -214,7 +193,7 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
     let watcher = Watcher { args, to, counting, record };
     let traced = watcher.run(start);
     drop(watcher);
-    Ok(exit_code(traced?))
+    Ok(traced?.detach_in_background().exit_code())
 }
 
 struct Watcher<'a> {
@@ -227,26 +206,20 @@ struct Watcher<'a> {
 impl Watcher<'_> {
     /// Until the end; prints the reports.
     fn run(&self, start: Start<'_>) -> Result<Traced<End>, AppError> {
-        let schedule = Schedule {
-            duration: self.args.duration.map(Duration::from_secs_f64),
-            first_snapshot: AT_THE_END,
-            interval: AT_THE_END,
-            timeline: false,
-            verbose: self.args.verbose,
-        };
         let mut symbols = symbolizer();
-        let mut pipeline = start.pipeline();
-        pipeline.rules = rules();
-        pipeline.add_sink(self.counting.executed.clone());
-        let traced = start.run(pipeline, schedule, |session| {
-            // What is mapped is compared with each process' heap.
-            session.audits.keeps_all = true;
+        let to = (self.args, self.record.as_ref());
+        let mut traced = trace(to, start, self.counting.executed.clone(), |session| {
             if self.heaps().attached {
                 say("Ctrl-C ends watching and reports; the target goes on");
             }
-            self.watch(session, &mut symbols)
-        });
-        let mut traced = traced.inspect_err(|_| self.record.iter().for_each(HeapRecord::abandon))?;
+            watch(to, session, |due| {
+                let printed = if due == Some(true) { self.print(&mut symbols, None) } else { Ok(()) };
+                if due.is_some() {
+                    self.heaps().mark();
+                }
+                printed
+            })
+        })?;
         let audits = std::mem::take(&mut traced.audits);
         self.heaps().finish_ended();
         if self.heaps().attached && !self.heaps().has_any() {
@@ -259,8 +232,8 @@ impl Watcher<'_> {
         if self.args.verbose {
             let published = self.heaps().published;
             say(format_args!(
-                "{} questions for unwind rules, {} rules published, {} without space; mappings read {} times",
-                published.questions, published.rules, published.without_space, published.maps_read
+                "{} requests for unwind rules, {} rules published, {} without space; mappings read {} times",
+                published.requests, published.rules, published.without_space, published.maps_read
             ));
         }
         match self.counting.why_nothing() {
@@ -273,29 +246,6 @@ impl Watcher<'_> {
 
     fn heaps(&self) -> MutexGuard<'_, Preloaded> {
         self.counting.heaps()
-    }
-
-    fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
-        let printed =
-            self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
-        // Growth is measured from one snapshot to the next.
-        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
-        let interval = interval.map(Duration::from_secs_f64);
-        let mut due = interval.map(|interval| Instant::now() + interval);
-        let mut failed = Ok(());
-        let end = session.run_while(|| {
-            if let (Some(interval), Some(at)) = (interval, due)
-                && Instant::now() >= at
-            {
-                due = Some(at + interval);
-                if printed {
-                    failed = self.print(symbols, None);
-                }
-                self.heaps().mark();
-            }
-            if failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        failed.map(|()| end)
     }
 
     /// With the mappings, where they were examined: at the end.

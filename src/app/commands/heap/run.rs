@@ -8,6 +8,7 @@ use super::preload;
 use super::probes::Probes;
 use super::report::{self, ReportOptions};
 use super::runtime;
+use super::traced::{command, trace, watch};
 use super::watch::HeapWatch;
 use super::whose::Whose;
 use crate::app::error::AppError;
@@ -15,11 +16,10 @@ use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
-use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{AttachMethod, HeapConfig, HeapTracer};
-use crate::cli::{Aslr, Backend, HeapArgs, Method};
+use crate::cli::{Backend, HeapArgs, Method};
 use crate::heap::describe::ContextLayout;
 use crate::heap::silence::TestCall;
 use crate::heap::{Description, LedgerOptions, Sampling};
@@ -29,7 +29,7 @@ use crate::model::sample;
 use crate::rights::{Use, viewer, with_lent};
 use crate::session::SessionError;
 use crate::session::audits::Audits;
-use crate::session::engine::{AT_THE_END, End, Schedule, Session};
+use crate::session::engine::End;
 use crate::session::pipeline::Pipeline;
 use crate::session::say::say;
 use crate::session::start::{Start, Traced};
@@ -38,16 +38,11 @@ use crate::session::tracer::{Tracer, TracerOptions};
 use crate::symbolize::Symbolizer;
 use crate::sys::clock::monotonic_ns;
 use std::cell::{Cell, RefCell};
-use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Of the second ring, for what has no space in the first: then without stack.
 const SPILL_BYTES: u32 = 8 << 20;
-
-/// Seconds between snapshots for what keeps growing.
-const LEAK_INTERVAL: f64 = 1.0;
 
 /// Watches the heaps of processes, or of a command; returns vmaudit's exit code.
 pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
@@ -172,33 +167,34 @@ impl<'a> Watcher<'a> {
 
     /// Until the end; prints the reports.
     fn run(&self, start: Start<'_>) -> Result<Traced<End>, AppError> {
-        let schedule = Schedule {
-            duration: self.args.duration.map(Duration::from_secs_f64),
-            first_snapshot: AT_THE_END,
-            interval: AT_THE_END,
-            timeline: false,
-            verbose: self.args.verbose,
-        };
         let mut symbolizer = symbolizer();
-        let mut pipeline = start.pipeline();
-        pipeline.rules = rules();
-        pipeline.add_sink(self.watch.clone());
         let attached = !start.processes().is_empty();
-        let traced = start.run(pipeline, schedule, |session| {
+        let to = (self.args, self.record.as_ref());
+        let mut traced = trace(to, start, self.watch.clone(), |session| {
             self.options.main.set(session.main);
-            // What is mapped is compared with each process' heap.
-            session.audits.keeps_all = true;
             self.say_probed();
             if attached {
                 if self.probes.functions().is_empty() {
-                    say("no function of these allocators is in what is mapped now; files that are mapped later \
-                         are examined");
+                    say(
+                        "no function of these allocators is in what is mapped now; files that are mapped later \
+                         are examined",
+                    );
                 }
                 say("Ctrl-C ends watching and reports; the target goes on");
             }
-            self.watch(session, &mut symbolizer)
-        });
-        let mut traced = traced.inspect_err(|_| self.record.iter().for_each(HeapRecord::abandon))?;
+            let pipeline = session.pipeline;
+            watch(to, session, |due| {
+                self.watch.borrow_mut().note_losses(self.heap.counters());
+                let Some(is_reported) = due else { return Ok(()) };
+                self.watch.borrow_mut().snapshot();
+                let printed = match is_reported {
+                    true => self.print(&mut pipeline.borrow_mut(), &mut symbolizer, None).map(drop),
+                    false => Ok(()),
+                };
+                self.watch.borrow_mut().heaps.mark(monotonic_ns());
+                printed
+            })
+        })?;
         let lost = traced.counters.lost;
         if lost > 0 {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
@@ -206,7 +202,6 @@ impl<'a> Watcher<'a> {
         self.say_probed();
         // Probes belong to files: vmaudit's own allocations would hit them while it makes the report.
         self.heap.prober().remove();
-        traced.pipeline.managed.notes().iter().for_each(say);
         let troubles = {
             let mut heap = self.watch.borrow_mut();
             heap.note_losses(self.heap.counters());
@@ -226,32 +221,6 @@ impl<'a> Watcher<'a> {
             Some(why) => Err(AppError::NothingSeen { why }),
             None => Ok(traced),
         }
-    }
-
-    fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
-        let printed =
-            self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
-        // Growth is measured from one snapshot to the next.
-        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
-        let interval = interval.map(Duration::from_secs_f64);
-        let mut due = interval.map(|interval| Instant::now() + interval);
-        let pipeline = session.pipeline;
-        let mut failed = Ok(());
-        let end = session.run_while(|| {
-            self.watch.borrow_mut().note_losses(self.heap.counters());
-            if let (Some(interval), Some(at)) = (interval, due)
-                && Instant::now() >= at
-            {
-                due = Some(at + interval);
-                self.watch.borrow_mut().snapshot();
-                if printed {
-                    failed = self.print(&mut pipeline.borrow_mut(), symbols, None).map(drop);
-                }
-                self.watch.borrow_mut().heaps.mark(monotonic_ns());
-            }
-            if failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        failed.map(|()| end)
     }
 
     /// With the mappings, where they were examined: at the end. Returns why nothing was seen, where there was
@@ -329,16 +298,8 @@ fn attach(
 }
 
 fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Result<u8, AppError> {
-    let config = LaunchConfig {
-        argv: args.command.clone(),
-        as_root: args.as_root,
-        hold_exits: true,
-        aslr_off: args.aslr == Aslr::Off,
-        calls: HELD_CALLS,
-        ..LaunchConfig::default()
-    };
-    let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
-    let mut start = Start::command(config, options(args), (None, without_filter, without_filter))?;
+    let config = LaunchConfig { calls: HELD_CALLS, ..LaunchConfig::default() };
+    let mut start = command(args, config, options(args))?;
     let only = args.no_follow_forks.then_some(start.main());
     let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
     if let Some(prepared) = start.prepared() {
@@ -354,11 +315,7 @@ fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Res
     });
     let traced = watcher.run(start)?;
     drop(watcher);
-    Ok(match traced.detach_in_background() {
-        End::Exited(status) => status.exit_code(),
-        End::LoadEnded(code) => code,
-        End::NoneLeft | End::LeftRunning => 0,
-    })
+    Ok(traced.detach_in_background().exit_code())
 }
 
 /// The command's own file is probed now, what it maps when it maps it.

@@ -1,7 +1,7 @@
 //! Runtimes' own records of allocating stacks (`--runtime`): read from their memory, no probe, no stop.
 
 use crate::app::error::AppError;
-use crate::app::heap::ask::ask;
+use crate::app::heap::request::request;
 use crate::app::output::Output;
 use crate::attribution::rules::{budgets, own_heap_readers};
 use crate::cli::HeapArgs;
@@ -48,23 +48,14 @@ pub fn mention(report: &mut HeapReport) {
     }
 }
 
-/// `asks`: runtimes that can report their memory on request are queried.
+/// `queries`: runtimes that can report their memory on request are queried.
 fn of_process(
     living: &Living,
     (report, shared): (&mut HeapReport, &mut Shared),
-    asks: bool,
+    queries: bool,
 ) -> Result<HeapProcess, LivingError> {
     let seen = living.observe_with(options())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut process = HeapProcess {
-        pid: living.pid,
-        comm: text(&seen.comm),
-        exe: text(&seen.exe),
-        cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
-        attached: true,
-        gaps: seen.gaps.clone(),
-        ..HeapProcess::default()
-    };
+    let mut process = HeapProcess::of_running(&seen);
     let program = Program::open(living, &seen);
     let surroundings = Surroundings {
         mappings: &seen.mappings,
@@ -88,20 +79,20 @@ fn of_process(
             }),
         }
     }
-    if asks {
-        ask_budgets(living, &seen, &mut process);
+    if queries {
+        query_budgets(living, &seen, &mut process);
     }
     Ok(process)
 }
 
 /// The answer of a runtime that reports its memory on request.
-fn ask_budgets(living: &Living, seen: &Observations, process: &mut HeapProcess) {
+fn query_budgets(living: &Living, seen: &Observations, process: &mut HeapProcess) {
     for budget in budgets() {
         let Some(file) = Program::with(living, seen, budget.mark) else { continue };
         let mut memory = |at: Addr, into: &mut [u8]| read(living, seen, Some(&file), (at, into));
         let Some(door) = (budget.find)(&mut |name| file.variable(name), &mut memory) else { continue };
         let answer = door.and_then(|door| {
-            let answer = ask(living, &door).and_then(|answer| (budget.parse)(&answer));
+            let answer = request(living, &door).and_then(|answer| (budget.parse)(&answer));
             let runtime = door.runtime;
             answer.map(|answer| (runtime.clone(), answer)).map_err(|why| Unreadable { runtime, why })
         });

@@ -68,7 +68,7 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
     }
     let way = counter.way();
     detach(counter, args.verbose);
-    Ok(Counted { calls, of, placed, way, took, stacks: None, exit_code: exit_code(end) })
+    Ok(Counted { calls, of, placed, way, took, stacks: None, exit_code: end.exit_code() })
 }
 
 pub fn launch(args: &ProbeArgs) -> LaunchConfig {
@@ -87,13 +87,6 @@ fn everybody() -> String {
 pub fn of_command(args: &ProbeArgs, pid: Pid) -> String {
     let name = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     format!("{name} (pid {pid}){}", if args.no_follow_forks { "" } else { " and its children" })
-}
-
-pub fn exit_code(end: End) -> u8 {
-    match end {
-        End::Exited(status) => status.exit_code(),
-        End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => 0,
-    }
 }
 
 /// Until the targets have ended, the time is over, or the user requests the result.

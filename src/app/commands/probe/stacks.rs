@@ -1,7 +1,7 @@
 //! Counting with stacks: the tracer of mappings runs as well, because a stack is unwound by what is mapped at
 //! that time.
 
-use super::counting::{exit_code, launch, of_command};
+use super::counting::{launch, of_command};
 use super::select::Selection;
 use super::{Counted, detach, mark, place, start, way};
 use crate::app::code_files::CodeFile;
@@ -143,7 +143,7 @@ fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Co
     };
     detach(counter, false);
     traced.detach_in_background();
-    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), exit_code: exit_code(end) })
+    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), exit_code: end.exit_code() })
 }
 
 fn named(stacks: Stacks, pipeline: &mut Pipeline) -> Vec<StackCalls> {

@@ -14,13 +14,13 @@ mod traced;
 mod users;
 
 use crate::app::error::AppError;
-use crate::cli::{TopArgs, TopSort};
+use crate::cli::TopArgs;
 use crate::procfs::read_brief;
 use crate::session::SessionError;
 use crate::session::say::{self, say};
 use crate::session::snapshots::living::Living;
 use crate::session::targets::named_container;
-use crate::top::{ProcessId, Settings, SortBy};
+use crate::top::{ProcessId, Settings};
 use front::Front;
 use list::{ProcessList, Scope};
 use std::io::{self, IsTerminal};
@@ -45,13 +45,7 @@ pub fn top(args: &TopArgs) -> Result<u8, AppError> {
     let settings = Settings {
         title,
         interval_ms: (args.interval * 1000.0).round().clamp(1.0, 1e12) as u64,
-        sort: match args.sort {
-            TopSort::Virt => SortBy::Virt,
-            TopSort::Rss => SortBy::Rss,
-            TopSort::Unused => SortBy::Unused,
-            TopSort::Growth => SortBy::Growth,
-            TopSort::Name => SortBy::Name,
-        },
+        sort: args.sort,
         single: matches!(&scope, Scope::These(ids) if ids.len() == 1),
     };
     let color = crate::app::output::color(&io::stdout());

@@ -46,7 +46,7 @@ impl Screen {
     /// # Errors
     /// When the terminal is gone.
     pub fn draw(&mut self, state: &mut State) -> Result<(), AppError> {
-        let size = self.terminal.size().map_err(failed("asking for the terminal's size"))?;
+        let size = self.terminal.size().map_err(failed("reading the terminal's size"))?;
         state.settle(pages(state, size));
         let theme = self.theme;
         self.terminal.draw(|frame| draw(frame, state, theme)).map_err(failed("drawing"))?;

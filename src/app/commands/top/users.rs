@@ -18,11 +18,11 @@ pub struct Names {
 impl Names {
     /// `root`, `1000`.
     pub fn user(&mut self, uid: u32) -> String {
-        let ask = || match nix::unistd::User::from_uid(uid.into()) {
+        let read = || match nix::unistd::User::from_uid(uid.into()) {
             Ok(Some(user)) => user.name,
             _ => uid.to_string(),
         };
-        self.users.entry(uid).or_insert_with(ask).clone()
+        self.users.entry(uid).or_insert_with(read).clone()
     }
 
     /// The name of the container that a process is in; `frame` counts up.

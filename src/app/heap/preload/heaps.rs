@@ -2,7 +2,7 @@
 
 use super::interpreted::{Interpreted, Interpreters};
 use crate::app::heap::identity::{ProcessIdentity, read_known};
-use crate::capture::preload::{Area, Armed, Arrival, Found, Question};
+use crate::capture::preload::{Area, Armed, Arrival, Found, RuleRequest};
 use crate::heap::ledger::{SiteId, Sites};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::SizeClass;
@@ -91,7 +91,7 @@ pub struct Preloaded {
 /// The cost of publishing unwind rules, for `-v`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct PublishedRules {
-    pub questions: u64,
+    pub requests: u64,
     pub rules: u64,
     pub without_space: u64,
     pub maps_read: u64,
@@ -224,11 +224,11 @@ impl Preloaded {
         let mut counting = std::mem::take(&mut self.counting);
         let mut some = false;
         for process in &mut counting {
-            for question in process.area.questions() {
+            for request in process.area.requests() {
                 some = true;
-                self.published.questions += 1;
-                self.publish(process, &question);
-                if let Some(state) = process.area.answer(&question) {
+                self.published.requests += 1;
+                self.publish(process, &request);
+                if let Some(state) = process.area.answer(&request) {
                     wake(state);
                 }
             }
@@ -237,23 +237,23 @@ impl Preloaded {
         some
     }
 
-    fn publish(&mut self, process: &mut Counting, question: &Question) {
-        if process.generation == 0 || process.code != question.code {
-            if process.code != question.code {
-                process.area.forget_rules(question.code);
-                process.code = question.code;
+    fn publish(&mut self, process: &mut Counting, request: &RuleRequest) {
+        if process.generation == 0 || process.code != request.code {
+            if process.code != request.code {
+                process.area.forget_rules(request.code);
+                process.code = request.code;
             }
             self.read_maps(process);
-        } else if process.mapping_of(question.ip).is_none() {
+        } else if process.mapping_of(request.ip).is_none() {
             self.read_maps(process);
         }
-        let Question { code, ip, sp, bp, .. } = *question;
+        let RuleRequest { code, ip, sp, bp, .. } = *request;
         let sample = StackSample {
             ip,
             sp,
             bp,
-            bytes: &question.bytes,
-            full: question.is_full,
+            bytes: &request.bytes,
+            full: request.is_full,
             returned: true,
             ..StackSample::default()
         };
@@ -317,12 +317,7 @@ impl Preloaded {
     pub fn release(&self, wake: impl Fn(&AtomicU32)) {
         for process in &self.counting {
             process.area.release();
-            process
-                .area
-                .questions()
-                .iter()
-                .filter_map(|question| process.area.answer(question))
-                .for_each(&wake);
+            process.area.requests().iter().filter_map(|request| process.area.answer(request)).for_each(&wake);
             process.area.empty();
         }
     }

@@ -2,7 +2,7 @@
 
 use super::heaps::Counting;
 use crate::capture::preload::Area;
-use crate::model::stack::{FoundInterpreter, ManagedCode};
+use crate::model::stack::{FoundInterpreter, ManagedCode, NotReadable};
 use crate::model::{Frame, StackTable};
 use crate::objects::FileKey;
 use crate::session::managed::{cut, interpreter_in, place};
@@ -12,9 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 /// In which files there are some.
 #[derive(Default)]
 pub struct Interpreters {
-    found: HashMap<FileKey, Option<FoundInterpreter>>,
-    /// Why frames are not read: sentences.
-    pub refused: BTreeSet<String>,
+    found: HashMap<FileKey, Option<Result<FoundInterpreter, NotReadable>>>,
 }
 
 impl Interpreters {
@@ -24,16 +22,16 @@ impl Interpreters {
             return;
         }
         for file in unwinder.code_files(process.mm) {
-            let found = self.found.entry(file.key).or_insert_with(|| match interpreter_in(file.object)? {
-                Ok(found) => Some(found),
-                Err(why) => {
-                    self.refused.insert(why.0);
-                    None
+            let found = self.found.entry(file.key).or_insert_with(|| interpreter_in(file.object));
+            let found = match found {
+                Some(Ok(found)) => found,
+                Some(Err(why)) => {
+                    process.interpreted.refused.insert(why.0.clone());
+                    continue;
                 }
-            });
-            let (Some(found), Some(address)) = (found, file.object.layout().svma_of(file.offset)) else {
-                continue;
+                None => continue,
             };
+            let Some(address) = file.object.layout().svma_of(file.offset) else { continue };
             let bias = file.start.0.wrapping_sub(address);
             let end = file.object.layout().segments.iter().map(|each| each.vaddr + each.mem_size).max();
             let within = bias..bias.wrapping_add(end.unwrap_or(0));
@@ -50,6 +48,8 @@ impl Interpreters {
 pub struct Interpreted {
     /// How often an interpreter was published: libraries come and go.
     published: u32,
+    /// Why frames are not read: sentences.
+    pub refused: BTreeSet<String>,
     descriptions: HashMap<u32, Option<ManagedCode>>,
     /// None: it is not shown.
     frames: HashMap<(u32, i32), Option<Frame>>,

@@ -166,6 +166,7 @@ impl Preloaded {
         self.judge(process);
         let (incomplete, truncated) = self.cut(process);
         let mut gaps = gaps(process);
+        gaps.extend(process.interpreted.refused.iter().cloned());
         gaps.extend(self.uncounted(process));
         let now = process.known.until_ns.unwrap_or_else(monotonic_ns);
         let picture = process.ledger.picture_of(&self.sites, (self.filter, now), outstanding.into_iter());

@@ -4,7 +4,7 @@ use super::heaps::Preloaded;
 use crate::capture::preload::{Armed, Bell, Listener, Settings};
 use crate::session::say::say;
 use crate::sys::clock::monotonic_ns;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use crate::sys::poll;
 use rustix::thread::futex;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How exact the time of an allocation is known.
 const TICK: Duration = Duration::from_millis(4);
 /// How long at most until it is seen that a process has ended, or that all is over.
-const GLANCE_MS: u16 = 20;
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Until it is dropped.
 pub struct Service {
@@ -75,8 +75,7 @@ fn publish_rules(heaps: &Mutex<Preloaded>, bell: &Bell, over: &AtomicBool) {
         let rung = bell.rung().load(Acquire);
         let some = heaps.lock().unwrap_or_else(PoisonError::into_inner).answer(wake);
         if !some && bell.rung().load(Acquire) == rung {
-            let patience = Duration::from_millis(u64::from(GLANCE_MS));
-            let patience = futex::Timespec::try_from(patience).ok();
+            let patience = futex::Timespec::try_from(GLANCE).ok();
             let _ = futex::wait(bell.rung(), futex::Flags::empty(), rung, patience.as_ref());
         }
     }
@@ -93,9 +92,7 @@ fn listen(
     over: &AtomicBool,
 ) {
     while !over.load(Relaxed) {
-        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut fds, PollTimeout::from(GLANCE_MS));
-        if fds.iter().any(|fd| fd.any().unwrap_or(false)) {
+        if poll::wait_readable(listener.as_fd(), Some(GLANCE)) {
             let only = heaps.lock().unwrap_or_else(PoisonError::into_inner).only.clone();
             let is_selected = |pid| only.as_ref().is_none_or(|only| only.contains(&pid));
             match listener.accept(settings, bell, is_selected) {

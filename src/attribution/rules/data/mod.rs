@@ -6,7 +6,7 @@
 mod format;
 mod table;
 
-pub use format::{Knob, Mapped, RuleError, TableRule, parse};
+pub use format::{Knob, Mapped, TableRule, parse};
 pub use table::{DataRules, Named, Query, each_once};
 
 use super::app::{APP_MMAP, caller_of};
@@ -190,6 +190,7 @@ fn mapped<'a>(subject: &Subject<'a>) -> Mapped<'a> {
     Mapped {
         reserved: subject.is_reserved(),
         shared: subject.region.sharing == Sharing::Shared,
+        huge: subject.region.kind == RegionKind::HugeTlb,
         caller: caller.map_or("", |line| &line.module),
         bytes: subject.span.len(),
     }

@@ -1,9 +1,10 @@
 //! All rules that are data: the built-in ones, and a user's, which come first. Which of them a stack or a name
 //! proves.
 
-use super::format::{Mapped, RuleError, TableRule, any, bare_name, parse};
+use super::format::{Mapped, TableRule, any, bare_name, parse};
 use crate::attribution::code::{Role, is_wrapper, plain_name};
 use crate::attribution::role::role_of;
+use crate::model::toml_file::FileError;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -20,6 +21,7 @@ pub struct DataRules {
     by_function: HashMap<String, Vec<usize>>,
     /// Those with `*` in a function.
     with_patterns: Vec<usize>,
+    of_libraries: Vec<usize>,
     named: Vec<usize>,
     of_files: Vec<usize>,
 }
@@ -87,6 +89,7 @@ impl DataRules {
                     None => all.with_patterns.push(at),
                 }
             }
+            all.of_libraries.extend((!proof.libraries.is_empty()).then_some(at));
             all.named.extend((!proof.names.is_empty()).then_some(at));
             all.of_files.extend((!proof.files.is_empty()).then_some(at));
         }
@@ -111,13 +114,14 @@ impl DataRules {
         !self.named.is_empty() || !self.of_files.is_empty()
     }
 
-    /// True if some rule names this function, whatever its other conditions.
+    /// True if some rule names this function or its file, whatever its other conditions.
     pub fn knows(&self, line: Named<'_>) -> bool {
         let has = |name: &str| {
             let matches = |&at: &usize| any(&self.rules[at].proof.functions, name);
             self.by_function.contains_key(name) || self.with_patterns.iter().any(matches)
         };
-        line.bare().any(has)
+        let of_library = |&at: &usize| any(&self.rules[at].proof.libraries, line.module);
+        line.bare().any(has) || self.of_libraries.iter().any(of_library)
     }
 
     /// The rules that this line proves, by their numbers.
@@ -128,6 +132,8 @@ impl DataRules {
             let matches = |&&at: &&usize| any(&self.rules[at].proof.functions, name);
             found.extend(self.with_patterns.iter().filter(matches));
         }
+        let of_library = |&&at: &&usize| any(&self.rules[at].proof.libraries, line.module);
+        found.extend(self.of_libraries.iter().filter(of_library));
         found.sort_unstable();
         found.dedup();
         found.retain(|&at| {
@@ -195,12 +201,12 @@ impl DataRules {
 ///
 /// # Errors
 /// Where the second of them is.
-pub fn each_once(rules: &[TableRule]) -> Result<(), RuleError> {
+pub fn each_once(rules: &[TableRule]) -> Result<(), FileError> {
     let mut known: HashMap<&str, &TableRule> = HashMap::new();
     for rule in rules {
         if let Some(first) = known.insert(&rule.id, rule) {
             let what = format!("id {:?} is that of the rule in {}:{}, too", rule.id, first.file, first.line);
-            return Err(RuleError { file: rule.file.clone(), line: rule.line, what });
+            return Err(FileError { file: rule.file.clone(), line: rule.line, what });
         }
     }
     Ok(())

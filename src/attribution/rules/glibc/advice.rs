@@ -119,7 +119,7 @@ fn blocks(group: &Group<'_>) -> Advice {
     ))
     .fix(
         Fix::new(knob, group.unused(), 0)
-            .note("no setting of malloc changes it: a smaller threshold only moves it into the heap"),
+            .note("no setting of malloc changes it: a larger threshold only moves it into the heap"),
     )
 }
 

@@ -351,7 +351,7 @@ fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: u
         return false;
     };
     let brk_works = || world.mappings().iter().any(|m| m.is_special("[heap]"));
-    world.fact_about("asks for 1 MiB only", About::Line(site, at), || {
+    world.fact_about("requests 1 MiB only", About::Line(site, at), || {
         let same_site = world.origins().iter().filter(|r| {
             let lines = r.stack.ok().and_then(|id| world.path(id)).map(|p| &p.lines);
             lines.and_then(|l| l.get(at)).is_some_and(|l| l.frame == site)

@@ -3,8 +3,8 @@
 use super::{HEAP_MAX, is_libc};
 use crate::attribution::footprint::resident_and_swapped;
 use crate::attribution::rules::{RULES, Subject, World};
-use crate::attribution::world::base_name;
 use crate::ledger::Region;
+use crate::model::path::base_name_lossy;
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
 
 /// MMAP_AS_MORECORE_SIZE: the main arena's step where brk is refused.
@@ -157,6 +157,6 @@ fn heap_is_blocked(world: &World<'_>) -> bool {
 pub fn libc_is_loaded_twice(world: &World<'_>) -> bool {
     world.fact("libc is loaded twice", || {
         let starts = world.mappings().iter().filter(|m| m.file.is_some() && m.offset == 0);
-        starts.filter(|m| is_libc(&base_name(&m.name))).count() > 1
+        starts.filter(|m| is_libc(&base_name_lossy(&m.name))).count() > 1
     })
 }

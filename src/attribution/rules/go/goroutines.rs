@@ -126,9 +126,9 @@ mod tests {
                              49 c7 46 58 00 00 00 00 49 89 6e 68 4d 8b 4e 50";
     const SAVE_1_27: &str =
         "4c 8d 0d 01 07 00 00 4d 89 4e 40 4c 8d 4c 24 08 4d 89 4e 38 49 89 6e 60 4d 8b 4e 50 4d";
-    const ASKED_1_19: &str =
+    const CHECK_1_19: &str =
         "48 8b 58 30 48 3b 43 50 74 5b 48 8b 13 48 39 d0 74 53 48 3b 83 c0 00 00 00 75 52 e8";
-    const ASKED_1_27: &str =
+    const CHECK_1_27: &str =
         "48 8b 58 30 48 3b 43 48 74 65 48 8b 13 48 39 d0 74 5d 48 3b 83 b8 00 00 00 75 5d e8";
     const ONE: &str = "24 08 64 48 8b 04 25 f8 ff ff ff";
     /// The distance comes from memory.
@@ -145,19 +145,19 @@ mod tests {
             instruction: 0x40,
             frame_pointer: 0x68,
         };
-        assert_eq!(find(&program(SAVE_1_19, ONE, ASKED_1_19)), Some(Ok(known)));
+        assert_eq!(find(&program(SAVE_1_19, ONE, CHECK_1_19)), Some(Ok(known)));
         let two = LeftStackLayout { running: Running::Offset(-48), ..known };
-        assert_eq!(find(&program(SAVE_1_19, TWO, ASKED_1_19)), Some(Ok(two)));
+        assert_eq!(find(&program(SAVE_1_19, TWO, CHECK_1_19)), Some(Ok(two)));
         let loaded = LeftStackLayout { running: Running::Word(0x45_9fc0 + 64 + 7 + 0x332211), ..known };
-        assert_eq!(find(&program(SAVE_1_19, LIBRARY, ASKED_1_19)), Some(Ok(loaded)));
+        assert_eq!(find(&program(SAVE_1_19, LIBRARY, CHECK_1_19)), Some(Ok(loaded)));
         let newer = LeftStackLayout { current: 0xb8, frame_pointer: 0x60, ..known };
-        assert_eq!(find(&program(SAVE_1_27, ONE, ASKED_1_27)), Some(Ok(newer)));
+        assert_eq!(find(&program(SAVE_1_27, ONE, CHECK_1_27)), Some(Ok(newer)));
     }
 
     #[test]
     fn other_code_is_not_taken_for_it() {
-        assert!(matches!(find(&program(ASKED_1_19, ONE, ASKED_1_19)), Some(Err(_))));
-        let cut = Program(0x45_9fc0, program(SAVE_1_19, ONE, ASKED_1_19).1[..100].to_vec());
+        assert!(matches!(find(&program(CHECK_1_19, ONE, CHECK_1_19)), Some(Err(_))));
+        let cut = Program(0x45_9fc0, program(SAVE_1_19, ONE, CHECK_1_19).1[..100].to_vec());
         assert!(matches!(find(&cut), Some(Err(_))));
     }
 }

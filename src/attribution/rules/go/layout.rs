@@ -12,7 +12,7 @@
 //!
 //! None of it is NORESERVE, unlike everybody else's large reservations.
 
-use super::{GO_HEAP, HEAP, HEAP_RESERVED, SUMMARIES, TABLES};
+use super::{GO_HEAP, HEAP, HEAP_RESERVED, MARK, SUMMARIES, TABLES};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::rules::World;
 use crate::attribution::rules::runs::{extent, runs};
@@ -77,7 +77,8 @@ pub(super) fn is_go(world: &World<'_>) -> bool {
 
 pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
     let runs = candidates(world);
-    let summaries = summaries(&runs);
+    // others open parts of what they have reserved, too: no file has Go's table of functions
+    let summaries = summaries(&runs).filter(|_| !world.lacks_mark(MARK));
     if summaries.is_none() && !world.starts_at(ARENA_HINT) {
         return Vec::new();
     }

@@ -48,6 +48,11 @@ fn is_go(line: &Line) -> bool {
     line.function.as_deref().is_some_and(|f| f.starts_with("runtime."))
 }
 
+/// cgo's own function that calls the C library's mmap for the runtime.
+fn calls_for_go(line: &Line) -> bool {
+    line.function.as_deref().is_some_and(|f| f.starts_with("x_cgo_"))
+}
+
 /// The line of the function for which the runtime worked on the thread's own stack; None: for itself, or that is not
 /// known.
 fn caller(path: &CallPath) -> Option<usize> {
@@ -113,8 +118,12 @@ impl Rule for GoRule {
         is_go(line)
     }
 
-    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, _at: usize) -> Option<Claim> {
+    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path.filter(|_| subject.is_private_anonymous())?;
+        // each goroutine began in the runtime: what a program maps itself, in Go or in C, is not the runtime's
+        if !path.is_direct(at, calls_for_go) {
+            return None;
+        }
         let laid_out = world.surveyed(ID, subject.range.start).map(|found| found.claim.part);
         let part = if let Some(part) = laid_out {
             part
@@ -174,15 +183,21 @@ impl Rule for GoRule {
                 size(group.part(HEAP).rss)
             ))
         });
-        let at_start = || {
-            Advice::why(format!(
+        // where it has grown, that is another finding
+        let at_start = || match heap {
+            0 => Advice::why(format!(
+                "at start-up Go reserves tables over the whole address space ({} here); reserved ranges cost nothing until \
+                 they are used, and every Go program has them, the smallest, too",
+                size(tables)
+            )),
+            _ => Advice::why(format!(
                 "at start-up Go reserves tables over the whole address space ({} here) and its heap in steps of \
              64 MiB ({}, {} of it in memory); reserved ranges cost nothing until they are used, and every Go \
              program has them, the smallest, too",
                 size(tables),
                 size(heap),
                 size(group.part(HEAP).rss)
-            ))
+            )),
         };
         let mut advice = grown.unwrap_or_else(at_start);
         let how = if group.footprint.reserved * 2 > group.unused() {

@@ -1,6 +1,7 @@
 //! jemalloc in plain words, and which of its settings help here.
 
-use super::{BASE, RETAINED};
+use super::{BASE, RETAINED, plain_name};
+use crate::attribution::callpath::Line;
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::{count_word, size};
@@ -31,7 +32,10 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
              with it can tell (vmaudit compare); VIRT stays as it is",
         ));
     }
-    if only_base && group.instances > 4 {
+    if only_base && made_by_program(group) {
+        let why = "the program made these arenas itself (mallctl, arenas.create): it limits those that jemalloc makes";
+        advice = advice.wont(&format!("{variable}=narenas:1"), why);
+    } else if only_base && group.instances > 4 {
         advice = advice.fix(
             Fix::new(&format!("{variable}=narenas:1"), unused / group.instances * (group.instances - 1), 0)
                 .note("at most: each arena has its own, and one stays; threads that share one wait for each other"),
@@ -41,6 +45,14 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         advice = advice.wont(USUAL_SETTING, &format!("this copy of jemalloc reads {variable}"));
     }
     advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is jemalloc's")
+}
+
+/// src/ctl.c: arenas.create, and experimental ones.
+fn made_by_program(group: &Group<'_>) -> bool {
+    const CTL: &[&str] =
+        &["arenas_create_ctl", "ctl_arena_init", "ctl_byname", "ctl_bymib", "mallctl", "mallctlbymib"];
+    let by_ctl = |line: &Line| plain_name(line).is_some_and(|name| CTL.contains(&name));
+    group.path.is_some_and(|path| path.any(by_ctl))
 }
 
 fn why(only_base: bool, kept: bool, purged: bool) -> String {

@@ -88,8 +88,9 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
     }
     let untouched = group.part(JAVA_HEAP.committed).unused();
     if untouched >= MIB && reserved == 0 {
-        let note = "committed as the program needs it; VIRT stays what -Xmx allows";
-        advice = advice.fix(Fix::new("a smaller -Xms", 0, 0).note(note));
+        let note = "all of it is committed, which -Xms may have set: how much the program needs only a run with a \
+                    smaller -Xms shows, as what is committed then";
+        advice = advice.fix(Fix::new("a smaller -Xmx", 0, 0).note(note));
     }
     advice
         .wont("-Xms", "says how much is committed from the start; what is reserved follows -Xmx")

@@ -174,8 +174,8 @@ fn classes(spans: &mut Spans, flags: &Flags) {
         let rest = spans.run(above, reservable);
         let (Some(last), Some(first)) = (spans.all.get(above - 1), rest.first()) else { continue };
         let boundary = Addr(last.range.end.0.div_ceil(CLASS_ALIGN) * CLASS_ALIGN);
-        let room = first.kind == Kind::Closed || last.range.end == boundary;
-        if last.range.end != first.range.start || !room {
+        let has_space = first.kind == Kind::Closed || last.range.end == boundary;
+        if last.range.end != first.range.start || !has_space {
             continue;
         }
         let size = flags.class_space().min(extent(rest).end.0.saturating_sub(boundary.0));

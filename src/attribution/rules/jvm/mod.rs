@@ -20,7 +20,7 @@ use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, M
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::heap::runtime::AskBudget;
+use crate::model::heap::runtime::BudgetQuery;
 use crate::model::stack::{FindCodeTables, GeneratedFunction};
 use crate::model::{Addr, EventId, Sign, StackId};
 
@@ -174,8 +174,8 @@ impl Rule for JvmRule {
         }
     }
 
-    fn own_budget(&self) -> Option<AskBudget> {
-        Some(native::ASK)
+    fn own_budget(&self) -> Option<BudgetQuery> {
+        Some(native::QUERY)
     }
 
     fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {
@@ -247,6 +247,10 @@ impl Rule for JvmRule {
             return None;
         }
         let path = subject.path?;
+        // Java runs inside of the JVM's functions: what a native method maps is its own
+        if !path.is_direct(at, is_jvm) {
+            return None;
+        }
         if let Some(guard) = stack_guard(subject, world, path) {
             return Some(guard);
         }
@@ -268,7 +272,7 @@ impl Rule for JvmRule {
             let evidence = if what.is_some() { Evidence::Stack } else { Evidence::Shape };
             return Some(Claim { evidence, ..claim.clone() });
         }
-        let what = what.unwrap_or(REST);
+        let what = what.or_else(|| g1_table(path, world)).unwrap_or(REST);
         let part = if subject.is_reserved() { what.reserved } else { what.committed };
         let merge = if what.category == OTHER { Merge::ByCaller(at) } else { Merge::ByCategory };
         let claim = Claim::new(what.category, Evidence::Stack, part).merge(merge);
@@ -320,6 +324,15 @@ fn purpose(path: &CallPath, from: usize) -> Option<MemoryKind> {
     own.take(16).find_map(|line| {
         PURPOSES.iter().find(|(words, _)| words.iter().any(|w| line.mentions(w))).map(|(_, what)| *what)
     })
+}
+
+/// G1 commits its heap's regions and the tables over them by the same functions (g1RegionToSpaceMapper.cpp). What is
+/// committed whole has replaced its reservation, with the call that said what it is for: where the heap is known to lie
+/// elsewhere, it is a table.
+fn g1_table(path: &CallPath, world: &World<'_>) -> Option<MemoryKind> {
+    let heap_is_known = || world.survey_has(ID, |claim| claim.category == HEAP);
+    let by_g1 = path.any(|line| is_jvm(line) && line.mentions("G1PageBasedVirtualSpace::commit"));
+    (by_g1 && world.fact("a Java heap is laid out", heap_is_known)).then_some(G1_TABLES)
 }
 
 /// The reservation (PROT_NONE) that this MAP_FIXED call lies in, the smallest one.

@@ -6,12 +6,12 @@ use super::code::structs::Structs;
 use crate::attribution::rules::peek::Peek;
 use crate::model::Addr;
 use crate::model::arenas::ReadMemory;
-use crate::model::heap::runtime::{AskBudget, Door, OwnBudget, OwnPart, Unreadable};
+use crate::model::heap::runtime::{BudgetQuery, Door, OwnBudget, OwnPart, Unreadable};
 
 /// Entries of the table of flags that are read.
 const MOST_FLAGS: u64 = 10_000;
 
-pub(super) const ASK: AskBudget = AskBudget {
+pub(super) const QUERY: BudgetQuery = BudgetQuery {
     mark: "gHotSpotVMStructs",
     find,
     what: "the JVM's own record of its native memory (Native Memory Tracking), as it answered jcmd's request \
@@ -28,7 +28,7 @@ fn find(
     memory: &mut ReadMemory<'_>,
 ) -> Option<Result<Door, Unreadable>> {
     let mut peek = Peek::new(memory);
-    variable(ASK.mark)?;
+    variable(QUERY.mark)?;
     let Some(structs) = Structs::read(variable, &mut peek) else {
         let unread = "its description of its own structures could not be read, so nothing is asked";
         return Some(Err(Unreadable { runtime: "JVM".to_owned(), why: unread.to_owned() }));

@@ -60,6 +60,22 @@ fn is_mimalloc(line: &Line) -> bool {
     line.module.starts_with("libmimalloc") || line.function.as_deref().is_some_and(own)
 }
 
+/// mimalloc's alone. Others begin so, too: MyISAM's functions in MariaDB (`mi_open`, `mi_create`).
+fn is_certain(line: &Line) -> bool {
+    const CALLS: [&str; 8] = [
+        "unix_mmap_prim",
+        "_mi_prim_alloc",
+        "_mi_os_alloc",
+        "mi_os_prim_alloc",
+        "mi_os_mem_alloc",
+        "mi_unix_mmap",
+        "_mi_malloc_generic",
+        "mi_process_init",
+    ];
+    line.module.starts_with("libmimalloc")
+        || line.function.as_deref().is_some_and(|f| CALLS.iter().any(|call| f.starts_with(call)))
+}
+
 /// Debian's library of 2.0, the last one with segments of a fixed size and no arenas.
 fn has_segments(world: &World<'_>) -> bool {
     world.fact("has mimalloc's segments", || world.has_file(|f| f.starts_with("libmimalloc.so.2.0")))
@@ -113,7 +129,12 @@ impl Rule for MimallocRule {
     }
 
     fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
-        let entry = at + subject.path?.run(at, is_mimalloc).len().saturating_sub(1);
+        let path = subject.path?;
+        let own = path.run(at, is_mimalloc);
+        if !path.is_direct(at, is_mimalloc) || !own.iter().any(is_certain) {
+            return None;
+        }
+        let entry = (at + own.len()).saturating_sub(1);
         subject
             .is_private_anonymous()
             .then(|| Claim::new(MIMALLOC, Evidence::Stack, part(subject)).merge(Merge::ByCaller(entry)))
@@ -141,7 +162,7 @@ impl Rule for MimallocRule {
     }
 
     fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {
-        (loaded(world) || world.paths().any(|p| p.any(is_mimalloc))).then_some("mimalloc")
+        (loaded(world) || world.paths().any(|p| p.any(is_certain))).then_some("mimalloc")
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {

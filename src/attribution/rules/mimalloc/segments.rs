@@ -314,6 +314,7 @@ fn page_with<'a>(read: &'a mut [(&Header, Slices)], at: Addr) -> Option<&'a mut 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::arenas::memory_of;
     use crate::model::observation::ResidencySource;
     use crate::model::{Mapping, Prot};
 
@@ -376,11 +377,7 @@ mod tests {
             mapped_blocks: &[],
             blocks: &[],
         };
-        let mut memory = |at: Addr, into: &mut [u8]| {
-            let from = at.0.checked_sub(AT).and_then(|from| usize::try_from(from).ok());
-            let from = from.and_then(|from| bytes.get(from..from.checked_add(into.len())?));
-            from.map(|from| into.copy_from_slice(from)).is_some()
-        };
+        let mut memory = memory_of(AT, bytes);
         read(&process, &mut memory)
     }
 

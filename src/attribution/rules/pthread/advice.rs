@@ -50,7 +50,11 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         advice = advice.fix(fix);
     }
     if makers.has(Maker::Rust) && !makers.by_limit {
-        advice = advice.wont("ulimit -s", "Rust's std passes a size of its own (2 MiB) to pthread_create");
+        let why = match sizes.all().all(|size| makers.is(size, Maker::Rust) && size == RUST_STACK) {
+            true => "Rust's std passes a size of its own (2 MiB) to pthread_create",
+            false => "Rust's std passes the size that was set for its threads to pthread_create",
+        };
+        advice = advice.wont("ulimit -s", why);
     } else if makers.only(Maker::Other) && !makers.by_limit && world.input.observations.stack_limit.is_some()
     {
         let why = "the size was not taken from it: the program or its runtime chose it";
@@ -140,12 +144,16 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
     let chosen = |size: u64| makers.is(size, Maker::Other) && !by_limit(world, size);
     let rust =
         |default: bool| move |size: u64| makers.is(size, Maker::Rust) && (size == RUST_STACK) == default;
+    let locked = is_locked(group, world);
     let fix = |knob: &str, saves: u64| {
         let note = match saves {
             0 => "too small a stack crashes the program",
             _ => "figure for 1 MiB stacks; too small a stack crashes the program",
         };
-        Fix::new(knob, saves.min(group.unused()), 0).note(note)
+        match locked {
+            true => Fix::new(knob, saves, saves).note(note),
+            false => Fix::new(knob, saves.min(group.unused()), 0).note(note),
+        }
     };
     let kept = kept_instead(group, world, sizes.largest());
     let mut out = Vec::new();
@@ -190,10 +198,17 @@ fn by_limit(world: &World<'_>, each: u64) -> bool {
 }
 
 /// Without a limit from the start glibc's own size is 2 MiB. One that has other stacks, and no limit now, has chosen
-/// them, or has lifted its limit itself.
+/// them, or has lifted its limit itself. Of a process that was not examined the limit is not known.
 fn may_have_raised_limit(world: &World<'_>) -> bool {
-    let seen = world.input.observations;
-    seen.stack_limit.is_none() && seen.limits.known && world.has_file(is_libc)
+    world.input.observations.stack_limit.is_none() && world.has_file(is_libc)
+}
+
+/// `lo` in VmFlags: the program has locked its memory, and all pages of its stacks are there.
+fn is_locked(group: &Group<'_>, world: &World<'_>) -> bool {
+    let mut stacks =
+        group.pieces.iter().filter(|piece| piece.part == LIVE || piece.part == CACHED).peekable();
+    let locked = |at| world.detail_at(at).is_some_and(|detail| detail.flags.has("lo"));
+    stacks.peek().is_some() && stacks.all(|piece| locked(piece.range.start))
 }
 
 fn signal_stacks(group: &Group<'_>) -> Advice {
@@ -209,8 +224,12 @@ fn signal_stacks(group: &Group<'_>) -> Advice {
 fn why(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes)) -> String {
     let mut why = format!(
         "every thread gets address space for its deepest possible call chain, {}, when it is \
-         created; only the pages that it really used are resident",
-        sizes.words()
+         created; {}",
+        sizes.words(),
+        match is_locked(group, world) {
+            true => "it is locked in memory (mlock, mlockall), so that all of it is resident",
+            false => "only the pages that it really used are resident",
+        }
     );
     let (mixed, limit) = (sizes.all().count() > 1, world.input.observations.stack_limit);
     if makers.has(Maker::Rust) && group.path.is_none() {

@@ -50,8 +50,15 @@ impl Maker {
         let callers = creator.map(|at| path.lines.iter().skip(at).find(|line| !line.is(CREATORS)));
         match callers.flatten() {
             Some(line) if is_openmp(line) => Maker::OpenMp,
-            Some(line) if is_rust(line) => Maker::Rust,
+            Some(line) if is_rust(line) || is_stripped_rust(line, size, world) => Maker::Rust,
             _ => Maker::Other,
         }
     }
+}
+
+/// Code without names in a file that holds Rust's std, and a size that nothing but that would have chosen: the C library
+/// goes by a limit that is another.
+fn is_stripped_rust(line: &Line, size: u64, world: &World<'_>) -> bool {
+    let other_limit = world.input.observations.stack_limit.is_some_and(|limit| limit != RUST_STACK);
+    line.function.is_none() && size == RUST_STACK && other_limit && world.is_marked(RUST, &line.module)
 }

@@ -7,10 +7,10 @@ use super::{Advice, Claim, Group, OwnBlocks, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
-use crate::attribution::world::base_name;
 use crate::ledger::Region;
 use crate::model::headers::{Headers, POOL_HEADER, PoolHeaders};
 use crate::model::observation::BlockKind;
+use crate::model::path::base_name_lossy;
 use crate::model::stack::Interpreter;
 use crate::model::{Addr, AddrRange, Prot};
 
@@ -93,7 +93,9 @@ impl Rule for PythonRule {
 
     fn headers(&self) -> &'static [Headers] {
         &[Headers::Pools(PoolHeaders {
-            in_process: |mappings| mappings.iter().any(|m| m.prot.exec && is_python(&base_name(&m.name))),
+            in_process: |mappings| {
+                mappings.iter().any(|m| m.prot.exec && is_python(&base_name_lossy(&m.name)))
+            },
             may_hold: |mapping| mapping.prot == Prot::RW && mapping.is_plain_anonymous(),
             sizes: &SIZES,
             is_pool,

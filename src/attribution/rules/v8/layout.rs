@@ -152,7 +152,7 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
 
 /// The copy with what is writable and executable below and above it, if that is a code range of the full size. The
 /// kernel reserves it anywhere and V8 opens whole pages of its heap: as much as one of them is left over, divided between
-/// both ends, of which one may have merged with what somebody else reserved beside it.
+/// both ends, of which one may have merged with what somebody else reserved next to it.
 fn opened_whole(run: &[Mapping], copy: usize) -> Option<AddrRange> {
     let first = copy.checked_sub(1)?;
     let inside = run.get(first..copy + 2)?;
@@ -171,7 +171,7 @@ fn opened_whole(run: &[Mapping], copy: usize) -> Option<AddrRange> {
         (below, above) if below + above < left => return None,
         (below, _) if below <= left => below,
         (_, above) if above <= left => left - above,
-        // where one ends and the other begins nothing tells
+        // where one ends and the other begins is not known
         _ => return Some(range),
     };
     let start = Addr(range.start.0.checked_sub(head)?);

@@ -29,6 +29,7 @@ pub(super) const HEAP: &str = "heap";
 pub(super) const WASM: &str = "WebAssembly memory";
 pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
 pub(super) const CAGE: &str = "sandbox and pointer cage";
+const POINTERS: &str = "cage of compressed pointers";
 pub(super) const CPPGC: &str = "cage of the heap of C++ objects";
 pub(super) const RESERVED: &str = "reserved as a whole";
 const TABLES: &str = "pointer tables";
@@ -52,6 +53,11 @@ pub(super) fn kind(part: &'static str) -> &'static str {
 }
 
 pub struct V8Rule;
+
+/// Stripped, or the embedder's way to memory (v8::PageAllocator).
+fn maps_for_v8(line: &Line) -> bool {
+    line.function.is_none() || ["PageAllocator", "partition_alloc"].iter().any(|word| line.mentions(word))
+}
 
 impl Rule for V8Rule {
     fn id(&self) -> &'static str {
@@ -112,10 +118,19 @@ impl Rule for V8Rule {
 
     fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path.filter(|_| subject.is_private_anonymous())?;
+        // JavaScript runs inside of V8's functions: what an addon maps is the addon's
+        let module = path.lines.get(at)?.module.as_str();
+        if !path.is_direct(at, |line| line.module == module && maps_for_v8(line)) {
+            return None;
+        }
         let any = |words: &[&str]| path.any(|l| words.iter().any(|w| l.mentions(w)));
         let laid_out = world.surveyed(ID, subject.range.start);
-        let part = if any(&["CodeRange", "VirtualMemoryCage"]) {
+        // both are cages to V8: the one of an isolate's code, and the one of a group's heap
+        let (cage, of_group) = (any(&["VirtualMemoryCage"]), any(&["IsolateGroup", "PtrComprCage"]));
+        let part = if any(&["CodeRange"]) || (cage && !of_group) {
             CODE_RANGE
+        } else if cage {
+            POINTERS
         } else if any(&["Sandbox::Initialize", "IsolateGroup", "PtrComprCage"]) {
             CAGE
         } else if subject.call.is_some_and(|c| c.len >= 8 << 30) && any(&["BackingStore::", "WasmMemory"]) {
@@ -143,9 +158,9 @@ impl Rule for V8Rule {
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         let guards = group.part(WASM_GUARD).virt + group.part(WASM).virt;
         let own = |part| (group.part(part).virt, part);
-        let largest =
-            [own(CODE_RANGE), (guards, WASM), own(CAGE), own(CPPGC), own(RESERVED), own(TABLES), own(NAMED)];
-        let (bytes, what) = largest.into_iter().max().unwrap_or_default();
+        let parts = [CODE_RANGE, CAGE, POINTERS, CPPGC, RESERVED, TABLES, NAMED];
+        let largest = parts.into_iter().map(own).chain([(guards, WASM)]);
+        let (bytes, what) = largest.max().unwrap_or_default();
         let advice = match what {
             _ if bytes == 0 => {
                 return Advice::why("pages of the JavaScript heap, mapped with room to align them");
@@ -158,6 +173,14 @@ impl Rule for V8Rule {
                      elsewhere, and what is not used costs nothing",
                 );
                 advice.title = Some("V8 sandbox, reserved but not used".to_string());
+                advice
+            }
+            POINTERS => {
+                let mut advice = Advice::why(
+                    "where V8 was built with pointers of four bytes, the JavaScript heap lies in one range of 4 GiB, which it \
+                     reserves as a whole; what is not used costs nothing",
+                );
+                advice.title = Some("V8's cage of compressed pointers, reserved but not used".to_string());
                 advice
             }
             TABLES => {

@@ -73,9 +73,9 @@ impl Runner {
         let page = page as u64;
         let state = Arc::new(AtomicU32::new(RUNS));
         let own = Arc::clone(&state);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            tell.send(nix::unistd::gettid().as_raw()).expect("the test waits");
+            sender.send(nix::unistd::gettid().as_raw()).expect("the test waits");
             loop {
                 match own.load(Ordering::Acquire) {
                     CALLS => {
@@ -88,7 +88,7 @@ impl Runner {
                 }
             }
         });
-        Runner { tid: told.recv().expect("a number"), page, state, thread: Some(thread) }
+        Runner { tid: receiver.recv().expect("a number"), page, state, thread: Some(thread) }
     }
 
     /// That it is about to unmap its page.

@@ -3,41 +3,11 @@
 use super::in_order::any_call;
 use super::mini_kernel::{END, FIRST, MM, MiniKernel, PID, exec, report};
 use super::pages_of;
+use crate::ledger::rules::observed;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use vmaudit::ledger::{AddressSpaces, Origin};
-use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use vmaudit::model::{Addr, AddrRange, Mapping, MmKey, Observations, PAGE, Prot, Sharing, VmOp};
-
-fn look(mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
-    Observations {
-        pid: PID,
-        moment: SnapshotMoment::Live,
-        begun_ns,
-        ended_ns: begun_ns,
-        mappings,
-        residency: Residency {
-            source: ResidencySource::None,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
-        },
-        details: vmaudit::model::VmaDetails::default(),
-        threads: Vec::new(),
-        thread_blocks: Default::default(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
-        comm: Vec::new(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        limits: vmaudit::model::Limits::default(),
-        code: vmaudit::model::CodeMarks::default(),
-        blocks: Vec::new(),
-        aslr: true,
-        gaps: Vec::new(),
-    }
-}
+use vmaudit::model::{Addr, AddrRange, Mapping, MmKey, PAGE, Prot, Sharing, VmOp};
 
 /// Maps as the kernel would print them: neighbouring pages of equal attributes are one line.
 pub fn maps_of(pages: &BTreeMap<u64, (Prot, bool)>) -> Vec<Mapping> {
@@ -156,7 +126,7 @@ proptest! {
         }
         let differ = (FIRST..END + 20).filter(|p| ledger.get(p) != pages.get(p)).count() as u64;
         let maps = maps_of(&pages);
-        let result = spaces.reconcile(PID, &look(maps.clone(), u64::MAX));
+        let result = spaces.reconcile(PID, &observed(PID, maps.clone(), u64::MAX));
         prop_assert_eq!(result.drift.0, differ * PAGE);
         let listed: u64 = result.drift_ranges.iter().map(|r| r.len()).sum();
         prop_assert_eq!(listed, differ * PAGE);
@@ -179,13 +149,13 @@ proptest! {
         prop_assert!(regions.next().is_none());
 
         // Once taken over, nothing differs.
-        spaces.resync(PID, &look(maps.clone(), u64::MAX));
-        prop_assert_eq!(spaces.reconcile(PID, &look(maps, u64::MAX)).drift.0, 0);
+        spaces.resync(PID, &observed(PID, maps.clone(), u64::MAX));
+        prop_assert_eq!(spaces.reconcile(PID, &observed(PID, maps, u64::MAX)).drift.0, 0);
     }
 
     /// Whatever a confused backend delivers: no panic, and the regions still cover the maps.
     #[test]
-    fn nonsense_is_survived(
+    fn impossible_events_are_survived(
         ops in prop::collection::vec((any_op(), prop_oneof![Just(0i64), any::<i64>(),
             (FIRST..END).prop_map(|p| (p * PAGE) as i64), Just(-12), Just(-1)], 0..4i32, 0..3u64), 1..60),
     ) {
@@ -199,11 +169,11 @@ proptest! {
             spaces.apply(&event);
             if number % 16 == 0 {
                 spaces.note_loss(number * 1000);
-                spaces.resync(PID, &look(maps.clone(), 0));
+                spaces.resync(PID, &observed(PID, maps.clone(), 0));
             }
         }
         for pid in PID..PID + 4 {
-            let result = spaces.reconcile(pid, &look(maps.clone(), u64::MAX));
+            let result = spaces.reconcile(pid, &observed(PID, maps.clone(), u64::MAX));
             let covered: u64 = result.regions.iter().map(|r| r.range.len()).sum();
             prop_assert_eq!(covered, maps.iter().map(|m| m.range.len()).sum::<u64>());
         }

@@ -168,8 +168,8 @@ fn a_question_for_the_break_maps_nothing() {
     brk(&mut story, start + 0x8000);
     brk(&mut story, start + 0x3000);
     let heap = vec![mapping(AddrRange::new(start, start + 0x3000), "rw-p", "[heap]")];
-    for told in [Some(start + 0x8000), None] {
-        fork(&mut story, CHILD, told, Some(heap.clone()));
+    for recorded in [Some(start + 0x8000), None] {
+        fork(&mut story, CHILD, recorded, Some(heap.clone()));
         become_(&mut story, CHILD, CHILD);
         let now = Addr(start + 0x8000);
         story.report(VmOp::Brk { requested: Addr(0), current: Some(now) }, now.0 as i64);

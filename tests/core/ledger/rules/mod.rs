@@ -3,12 +3,11 @@
 mod effects;
 mod fork_race;
 mod life;
-mod looks;
 mod loss;
 mod reconcile;
+mod snapshots;
 
 use vmaudit::ledger::{AddressSpaces, Origin, Reconciled, Region};
-use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{
     Addr, AddrRange, EventId, FileRef, Mapping, MappingFile, MmKey, NoStack, Observations, Pid, Prot,
     Sharing, Task, Tid, VmEvent, VmOp,
@@ -148,33 +147,7 @@ impl Story {
 }
 
 pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
-    Observations {
-        pid,
-        moment: SnapshotMoment::Live,
-        begun_ns,
-        ended_ns: begun_ns,
-        mappings,
-        residency: Residency {
-            source: ResidencySource::None,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
-        },
-        details: vmaudit::model::VmaDetails::default(),
-        threads: Vec::new(),
-        thread_blocks: Default::default(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
-        comm: Vec::new(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        limits: vmaudit::model::Limits::default(),
-        code: vmaudit::model::CodeMarks::default(),
-        blocks: Vec::new(),
-        aslr: true,
-        gaps: Vec::new(),
-    }
+    Observations { pid, begun_ns, ended_ns: begun_ns, mappings, aslr: true, ..Observations::default() }
 }
 
 pub fn file(path: &[u8], inode: u64) -> FileRef {

@@ -6,7 +6,7 @@ mod parse;
 mod pattern;
 
 pub use left::Left;
-pub use parse::{RuleError, parse};
+pub use parse::parse;
 pub use pattern::{Pattern, bare_name};
 
 /// What some library or program reserves, how that is recognised, and what makes it smaller.
@@ -40,6 +40,8 @@ pub struct TableRule {
 pub struct Proof {
     /// Functions on the stack of the call that mapped it.
     pub functions: Vec<Pattern>,
+    /// Files whose code mapped it, with nothing but their own functions between.
+    pub libraries: Vec<Pattern>,
     /// Names that the program gave it (PR_SET_VMA_ANON_NAME).
     pub names: Vec<Pattern>,
     /// Files, as maps shows them.
@@ -58,6 +60,8 @@ pub struct Condition {
     /// Whether it is mapped without access (PROT_NONE).
     pub reserved: Option<bool>,
     pub shared: Option<bool>,
+    /// Whether it is of huge pages (hugetlb).
+    pub huge: Option<bool>,
     /// Files whose code made the call; empty: any.
     pub callers: Vec<Pattern>,
     /// Bytes that the call mapped and that are left of it.
@@ -83,6 +87,7 @@ pub struct Knob {
 pub struct Mapped<'a> {
     pub reserved: bool,
     pub shared: bool,
+    pub huge: bool,
     /// Base name of the file whose code made the call; empty where that is not known.
     pub caller: &'a str,
     /// What is left of all that its call mapped.
@@ -102,6 +107,7 @@ impl Condition {
     pub fn holds(&self, mapped: Mapped<'_>) -> bool {
         self.reserved.is_none_or(|reserved| reserved == mapped.reserved)
             && self.shared.is_none_or(|shared| shared == mapped.shared)
+            && self.huge.is_none_or(|huge| huge == mapped.huge)
             && self.least.is_none_or(|least| mapped.bytes >= least)
             && self.most.is_none_or(|most| mapped.bytes <= most)
             && (self.callers.is_empty() || any(&self.callers, mapped.caller))

@@ -3,22 +3,11 @@
 use super::left::{ALLOWED, size};
 use super::pattern::Pattern;
 use super::{Condition, Knob, Proof, TableRule};
+use crate::model::toml_file::{FileError, Source};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
-
-/// What is wrong with a file of rules, and where.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{file}:{line}: {what}")]
-pub struct RuleError {
-    /// As it was given to [`parse`].
-    pub file: String,
-    /// From 1.
-    pub line: usize,
-    /// What, and what is allowed.
-    pub what: String,
-}
 
 /// Longest text that a report shows of a rule, in bytes.
 const LONGEST: usize = 600;
@@ -43,6 +32,8 @@ struct RawRule {
     #[serde(default)]
     functions: Vec<Spanned<String>>,
     #[serde(default)]
+    libraries: Vec<Spanned<String>>,
+    #[serde(default)]
     names: Vec<Spanned<String>>,
     #[serde(default)]
     files: Vec<Spanned<String>>,
@@ -54,6 +45,7 @@ struct RawRule {
     programs: Vec<Spanned<String>>,
     reserved: Option<bool>,
     shared: Option<bool>,
+    huge: Option<bool>,
     #[serde(default)]
     callers: Vec<Spanned<String>>,
     least: Option<Spanned<String>>,
@@ -96,12 +88,9 @@ struct RawNoHelp {
 ///
 /// # Errors
 /// The first thing that is wrong, with its line and what is allowed there.
-pub fn parse(text: &str, file: &str) -> Result<Vec<TableRule>, RuleError> {
+pub fn parse(text: &str, file: &str) -> Result<Vec<TableRule>, FileError> {
     let source = Source { text, file };
-    let raw: RawFile = toml::from_str(text).map_err(|error| {
-        let what = error.message().replace('\n', " ");
-        source.error(error.span(), &what)
-    })?;
+    let raw: RawFile = source.read()?;
     if raw.rule.is_empty() {
         return Err(source.error(None, "no rule: a file has at least one [[rule]]"));
     }
@@ -118,7 +107,7 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<TableRule>, RuleError> {
     Ok(rules)
 }
 
-fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleError> {
+fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, FileError> {
     let raw = table.get_ref();
     let id = raw.id.get_ref();
     let word = |word: &str| {
@@ -144,11 +133,12 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
     let patterns = |field: &str, list| source.patterns(field, list);
     let proof = Proof {
         functions: patterns("functions", &raw.functions)?,
+        libraries: patterns("libraries", &raw.libraries)?,
         names: patterns("names", &raw.names)?,
         files: patterns("files", &raw.files)?,
     };
     if proof == Proof::default() {
-        let what = "no proof: functions, names or files are needed; where it is mapped and how large it is \
+        let what = "no proof: functions, libraries, names or files are needed; where it is mapped and how large it is \
                     proves nothing";
         return Err(source.error(Some(table.span()), what));
     }
@@ -158,11 +148,12 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
         programs: patterns("programs", &raw.programs)?,
         reserved: raw.reserved,
         shared: raw.shared,
+        huge: raw.huge,
         callers: patterns("callers", &raw.callers)?,
         least: source.size("least", raw.least.as_ref())?,
         most: source.size("most", raw.most.as_ref())?,
     };
-    if proof.functions.is_empty() {
+    if proof.functions.is_empty() && proof.libraries.is_empty() {
         let of_stacks = [
             ("modules", &raw.modules),
             ("through", &raw.through),
@@ -171,7 +162,7 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
         ];
         if let Some((name, list)) = of_stacks.iter().find(|(_, list)| !list.is_empty()) {
             let span = list.first().map(Spanned::span);
-            return Err(source.error(span, &format!("{name} has no meaning without functions")));
+            return Err(source.error(span, &format!("{name} has no meaning without functions or libraries")));
         }
     }
     let what = source.title("what", &raw.what)?;
@@ -201,7 +192,7 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
     })
 }
 
-fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, RuleError> {
+fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, FileError> {
     let left = raw.leaves.as_ref().map(|leaves| {
         let text = leaves.get_ref();
         let wrong =
@@ -227,23 +218,8 @@ fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, RuleErr
     })
 }
 
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    text: &'a str,
-    file: &'a str,
-}
-
 impl Source<'_> {
-    fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
-    }
-
-    fn error(&self, span: Option<Range<usize>>, what: &str) -> RuleError {
-        let line = self.line(span.map_or(0, |span| span.start));
-        RuleError { file: self.file.to_owned(), line, what: what.to_owned() }
-    }
-
-    fn patterns(&self, field: &str, list: &[Spanned<String>]) -> Result<Vec<Pattern>, RuleError> {
+    fn patterns(&self, field: &str, list: &[Spanned<String>]) -> Result<Vec<Pattern>, FileError> {
         let pattern = |text: &Spanned<String>| {
             Pattern::new(text.get_ref()).ok_or_else(|| {
                 let what = format!(
@@ -258,7 +234,7 @@ impl Source<'_> {
         list.iter().map(pattern).collect()
     }
 
-    fn size(&self, field: &str, text: Option<&Spanned<String>>) -> Result<Option<u64>, RuleError> {
+    fn size(&self, field: &str, text: Option<&Spanned<String>>) -> Result<Option<u64>, FileError> {
         let Some(text) = text else { return Ok(None) };
         let wrong = || {
             let what =
@@ -268,18 +244,18 @@ impl Source<'_> {
         size(text.get_ref()).map(Some).ok_or_else(wrong)
     }
 
-    fn title(&self, field: &str, text: &Spanned<String>) -> Result<String, RuleError> {
+    fn title(&self, field: &str, text: &Spanned<String>) -> Result<String, FileError> {
         self.check(field, text.get_ref(), text.span(), LONGEST_TITLE)?;
         Ok(text.get_ref().clone())
     }
 
-    fn text(&self, field: &str, text: &Spanned<String>) -> Result<String, RuleError> {
+    fn text(&self, field: &str, text: &Spanned<String>) -> Result<String, FileError> {
         self.check(field, text.get_ref(), text.span(), LONGEST)?;
         Ok(text.get_ref().clone())
     }
 
     /// Reports are read in terminals: a text is one line of characters that move nothing.
-    fn check(&self, field: &str, text: &str, span: Range<usize>, longest: usize) -> Result<(), RuleError> {
+    fn check(&self, field: &str, text: &str, span: Range<usize>, longest: usize) -> Result<(), FileError> {
         let bidirectional = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         let plain = !text.contains(|c: char| c.is_control() || bidirectional(c));
         if plain && !text.trim().is_empty() && text.len() <= longest {

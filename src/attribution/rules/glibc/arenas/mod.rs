@@ -18,11 +18,11 @@ mod state;
 mod window;
 
 use super::is_libc;
-use crate::attribution::world::base_name;
 use crate::model::arenas::{
     Arena, ArenasRead, Doubt, Holder, KnownBlock, MappedBlocks, ReadMemory, Surroundings,
 };
 use crate::model::observation::Residency;
+use crate::model::path::base_name_lossy;
 use crate::model::{Addr, AddrRange, Mapping, Sharing};
 use caches::{CACHE_LENGTHS, Heaps, Kind, PageStore, follow, heads};
 use chunks::{Cursor, Sought};
@@ -98,8 +98,8 @@ fn rings(process: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> Vec<Vec<Sta
             found.extend(find(mapping.range, &bytes, memory));
         }
     };
-    data().filter(|m| is_libc(&base_name(&m.name))).for_each(&mut examine);
-    let is_static = !process.mappings.iter().any(|m| is_libc(&base_name(&m.name)));
+    data().filter(|m| is_libc(&base_name_lossy(&m.name))).for_each(&mut examine);
+    let is_static = !process.mappings.iter().any(|m| is_libc(&base_name_lossy(&m.name)));
     data().filter(|m| is_static && m.name == process.exe).for_each(&mut examine);
     found
 }

@@ -104,10 +104,10 @@ impl State {
         let mut bytes = [0; LONGEST];
         // It may end within the last page of a mapping.
         let whole = read(at, &mut bytes);
-        let room = (PAGE - at.0 % PAGE) as usize;
+        let left = (PAGE - at.0 % PAGE) as usize;
         let bytes = match whole {
             true => &bytes[..],
-            false if room < LONGEST && read(at, bytes.get_mut(..room)?) => bytes.get(..room)?,
+            false if left < LONGEST && read(at, bytes.get_mut(..left)?) => bytes.get(..left)?,
             false => return None,
         };
         State::decode(at, bytes)

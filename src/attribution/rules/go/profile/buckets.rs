@@ -189,7 +189,7 @@ pub fn counted(buckets: &[Bucket], cycle: Option<u32>) -> (Vec<Counts>, Moment) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Addr;
+    use crate::model::arenas::memory_of;
 
     const BASE: u64 = 0xc000_0000;
 
@@ -216,12 +216,7 @@ mod tests {
 
     fn peeked<R>(words: &[u64], read_with: impl FnOnce(&mut Peek<'_, '_>) -> R) -> R {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut read = |at: Addr, into: &mut [u8]| {
-            let from = at.0.checked_sub(BASE).and_then(|from| bytes.get(from as usize..));
-            let Some(from) = from.and_then(|from| from.get(..into.len())) else { return false };
-            into.copy_from_slice(from);
-            true
-        };
+        let mut read = memory_of(BASE, &bytes);
         read_with(&mut Peek::new(&mut read))
     }
 

@@ -12,10 +12,10 @@ mod rate;
 
 use crate::attribution::rules::peek::Peek;
 use crate::attribution::units::exact_size;
-use crate::attribution::world::base_name;
 use crate::model::Addr;
 use crate::model::arenas::ReadMemory;
 use crate::model::heap::runtime::{OwnFrame, OwnHeap, OwnSite, RuntimeSurroundings, Unreadable};
+use crate::model::path::base_name_lossy;
 use buckets::{Broken, Counts, Layout, Moment, counted, first_without_symbols, list};
 use functions::Functions;
 use module::{Found, Module, find};
@@ -180,7 +180,7 @@ fn heap(
         runtime: module.version.text.clone(),
         what: format!("Go's own memory profile: {sampled}, since the program began, {when}"),
         sampled_every: rate,
-        module: base_name(around.process.exe).to_string(),
+        module: base_name_lossy(around.process.exe),
         sites,
         notes,
     }

@@ -103,13 +103,13 @@ fn blocks(len: u64, class: u64, free: Option<u64>, pad: u64) -> Option<Blocks> {
         return fits.then(|| Blocks { is_slab: true, size, used: all - free, free });
     }
     let one = |size| Some(Blocks { is_slab: false, size, used: 1, free: 0 });
-    let room = len.checked_sub(pad)?;
+    let usable = len.checked_sub(pad)?;
     // Up to 5.3.0 all that there is space for is the class' size, then (opt.disable_large_size_classes) whole pages.
-    if class >= classes::LARGE && room <= size && class.checked_sub(1).and_then(classes::size)? < room {
-        return one(room);
+    if class >= classes::LARGE && usable <= size && class.checked_sub(1).and_then(classes::size)? < usable {
+        return one(usable);
     }
     // A small block that is sampled by jemalloc's profile has an extent of its own, too.
-    (class < classes::LARGE && size < room && room <= SAMPLED).then(|| one(size))?
+    (class < classes::LARGE && size < usable && usable <= SAMPLED).then(|| one(size))?
 }
 
 /// What large blocks have more than they need: of 5 a page, to begin anywhere in the first one, unless

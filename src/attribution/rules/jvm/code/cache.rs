@@ -216,6 +216,7 @@ impl CodeCache {
 mod tests {
     use super::*;
     use crate::model::Addr;
+    use crate::model::arenas::memory_of;
 
     const LAYOUT: Layout = Layout {
         heaps: 0x1000,
@@ -261,12 +262,11 @@ mod tests {
     }
 
     /// What is there, and how many reads that took.
-    fn ask(cache: &CodeCache, memory: &[u8], address: u64) -> (Option<CodeAt>, usize) {
+    fn look_up(cache: &CodeCache, memory: &[u8], address: u64) -> (Option<CodeAt>, usize) {
         let mut reads = 0;
         let mut read = |at: Addr, into: &mut [u8]| {
             reads += 1;
-            let found = memory.get(at.0 as usize..).and_then(|rest| rest.get(..into.len()));
-            found.map(|bytes| into.copy_from_slice(bytes)).is_some()
+            memory_of(0, memory)(at, into)
         };
         let found = cache.code_at(address, &mut Now(&mut read));
         (found, reads)
@@ -276,23 +276,23 @@ mod tests {
     fn a_blob_is_found_by_one_read_while_it_stands() {
         let (cache, mut memory) = (CodeCache { layout: LAYOUT, found: RefCell::default() }, memory());
         let method = CodeAt { frame: CodeFrame::Sized(48), what: 0x7770 };
-        let (found, reads) = ask(&cache, &memory, 0x20c0);
+        let (found, reads) = look_up(&cache, &memory, 0x20c0);
         assert_eq!(found, Some(method));
         assert!(reads > 5, "{reads}");
-        assert_eq!(ask(&cache, &memory, 0x2080), (Some(method), 1));
+        assert_eq!(look_up(&cache, &memory, 0x2080), (Some(method), 1));
         let interpreter = CodeAt { frame: INTERPRETED, what: 0x2110 };
-        assert_eq!(ask(&cache, &memory, 0x23ff).0, Some(interpreter));
-        assert_eq!(ask(&cache, &memory, 0x2200), (Some(interpreter), 1));
-        assert_eq!(ask(&cache, &memory, 0x2400).0, None, "behind the heap");
+        assert_eq!(look_up(&cache, &memory, 0x23ff).0, Some(interpreter));
+        assert_eq!(look_up(&cache, &memory, 0x2200), (Some(interpreter), 1));
+        assert_eq!(look_up(&cache, &memory, 0x2400).0, None, "behind the heap");
 
         // Another method, compiled to the same place.
         memory[0x2020..0x2028].copy_from_slice(&0x8880u64.to_le_bytes());
         memory[0x201c] = 4;
         let other = CodeAt { frame: CodeFrame::Sized(32), what: 0x8880 };
-        assert_eq!(ask(&cache, &memory, 0x20c0).0, Some(other));
-        assert_eq!(ask(&cache, &memory, 0x20c0), (Some(other), 1));
+        assert_eq!(look_up(&cache, &memory, 0x20c0).0, Some(other));
+        assert_eq!(look_up(&cache, &memory, 0x20c0), (Some(other), 1));
         // It is gone.
         memory[0x2008] = 0;
-        assert_eq!(ask(&cache, &memory, 0x20c0).0, None);
+        assert_eq!(look_up(&cache, &memory, 0x20c0).0, None);
     }
 }

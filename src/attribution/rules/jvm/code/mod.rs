@@ -107,6 +107,7 @@ impl Now<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::arenas::memory_of;
 
     #[test]
     fn a_string_ends_at_its_nul_within_64_bytes() {
@@ -118,8 +119,7 @@ mod tests {
         let mut reads = 0;
         let mut memory = |at: Addr, into: &mut [u8]| {
             reads += 1;
-            let found = pages.get(at.0 as usize..).and_then(|rest| rest.get(..into.len()));
-            found.map(|bytes| into.copy_from_slice(bytes)).is_some()
+            memory_of(0, &pages)(at, into)
         };
         let mut string = |at| Now(&mut memory).string(at);
         assert_eq!(string(4000).as_deref(), Some("nmethod"));

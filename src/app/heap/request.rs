@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How long the door may take to open.
 const OPENS_WITHIN_NS: u64 = 5_000_000_000;
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER: u64 = 16 << 20;
@@ -31,7 +31,7 @@ impl Drop for Trigger {
 }
 
 /// The answer; an error is a sentence. The signal is sent only where the process catches it: others would end by it.
-pub fn ask(living: &Living, door: &Door) -> Result<String, String> {
+pub fn request(living: &Living, door: &Door) -> Result<String, String> {
     let pid = living.pid;
     let status = read_status(pid, pid).map_err(|error| format!("it cannot be examined: {error}"))?;
     let own = status.own_pid().ok_or("its number in its own namespace is not known")?;
@@ -84,7 +84,7 @@ fn open_door(
         if clock::monotonic_ns() > end {
             return Err("it did not answer SIGQUIT: it is stopped, or hangs".to_owned());
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
