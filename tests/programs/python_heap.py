@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Allocates from Python functions of every kind, holds all of it, writes down what the interpreter and tracemalloc say
-of each block and of each line, and ends as it is: python_heap.py FILE [wait] [alone]. Its blocks have 20,000 to 30,000 bytes,
-and tracemalloc's own never have; `alone` is without it."""
+of each block and of each line, and ends as it is: python_heap.py FILE [wait] [alone]. Its blocks have 20,000 to 30,000
+bytes, and tracemalloc's own never have; `alone` is without it."""
 
 import _tracemalloc  # without what tracemalloc imports
 import ctypes

@@ -1,9 +1,9 @@
 //! The functions of Python in the stacks of a heap, and its figures, against what the interpreter and tracemalloc say.
 
 use crate::support::heap::{Obedient, Watching, assert_sums, first, frames, sum};
-use crate::support::managed::pythons_or_skip;
+use crate::support::managed::{pythons, pythons_or_skip};
 use crate::support::report::{list, number};
-use crate::support::{manifest_dir, vmaudit, watchdog};
+use crate::support::{manifest_dir, skip, skip_without_bpf, vmaudit, watchdog};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -112,6 +112,12 @@ fn is_as_said(report: &Value, said: &Said, of: &str) {
     }
 }
 
+/// What a report says of functions that are missing.
+fn of_interpreter(report: &Value) -> Vec<&str> {
+    let gaps = list(first(report), "gaps").iter().map(text);
+    gaps.filter(|gap| gap.contains("the interpreter's")).collect()
+}
+
 fn heap_of(python: &Path, options: &[&str], words: &[&str]) -> (Value, Said, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, report) = (folder.path().join("said"), folder.path().join("report"));
@@ -133,9 +139,50 @@ fn by_uprobes_each_block_has_the_functions_that_the_interpreter_names() {
         let (report, said, stderr) = heap_of(&python, &[&uprobes[..], &OWN].concat(), &[]);
         assert_eq!(said.lines.len(), 2);
         is_as_said(&report, &said, &format!("{} {stderr}", python.display()));
-        // Counted in the kernel, blocks cannot be told apart by their sizes.
-        let (report, said, stderr) = heap_of(&python, &[&uprobes[..], &["--combined"]].concat(), &["alone"]);
-        is_as_said(&report, &said, &format!("{} --combined {stderr}", python.display()));
+        assert!(of_interpreter(&report).is_empty(), "{:?}", of_interpreter(&report));
+    }
+}
+
+#[test]
+fn a_report_of_combined_says_that_it_has_native_stacks_alone() {
+    for python in pythons_or_skip("a_report_of_combined_says_that_it_has_native_stacks_alone") {
+        let (report, said, stderr) = heap_of(&python, &["--method", "uprobes", "--combined"], &["alone"]);
+        assert_eq!(
+            of_interpreter(&report),
+            ["stacks are without the interpreter's functions: --combined does not read them"],
+            "{stderr}"
+        );
+        let stacks = list(&report, "stacks").iter();
+        assert!(stacks.flat_map(|stack| list(stack, "frames")).all(|frame| frame["managed"] != true));
+        let held: u64 = said.held.values().map(|(_, bytes, _)| bytes).sum();
+        assert!(number(&first(&report)["totals"], "outstanding_bytes") > held, "{stderr}");
+    }
+}
+
+/// Versions that keep their frames elsewhere.
+#[test]
+fn a_report_says_which_interpreter_has_frames_that_are_not_read() {
+    let test = "a_report_says_which_interpreter_has_frames_that_are_not_read";
+    let older = if skip_without_bpf(test) { Vec::new() } else { pythons(6..=10) };
+    if older.is_empty() {
+        skip(test, "no python3.6 to python3.10 in $VMAUDIT_PYTHONS");
+    }
+    for python in older {
+        for method in ["uprobes", "preload"] {
+            let mut command = Command::new(vmaudit());
+            command.args(["heap", "-f", "json", "--as-root", "--method", method, "--"]);
+            let output = watchdog::output(command.arg(&python).args(["-c", "kept = bytes(30000)"]));
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let said = list(first(&report), "gaps").iter().map(text);
+            let said: Vec<&str> = said.filter(|gap| gap.contains("frames of Python")).collect();
+            assert_eq!(
+                said,
+                ["frames of Python before 3.11 are not read"],
+                "{method} of {}",
+                python.display()
+            );
+        }
     }
 }
 
@@ -146,12 +193,7 @@ fn by_the_library_each_block_has_the_functions_that_the_interpreter_names() {
             heap_of(&python, &[&OWN[..], &["--as-root", "--method", "preload"]].concat(), &[]);
         assert_eq!(said.lines.len(), 2);
         is_as_said(&report, &said, &format!("{} {stderr}", python.display()));
-        let gaps = list(first(&report), "gaps").iter().map(text);
-        assert!(
-            gaps.clone().all(|gap| !gap.contains("the interpreter's functions")),
-            "{:?}",
-            gaps.collect::<Vec<_>>()
-        );
+        assert!(of_interpreter(&report).is_empty(), "{:?}", of_interpreter(&report));
     }
 }
 
