@@ -31,7 +31,7 @@ pub use facts::{EventCounts, Inside, ProcessFacts, RunFacts};
 pub use model::{Report, SCHEMA};
 pub use parts::Parts;
 pub use peak::{MAX_GONE, PREEXISTING};
-pub use stacks::named_stack;
+pub use stacks::{SharedFrames, named_stack};
 pub use summary::{LEFT_OUT, Seen, Summary, WORTH_FINDINGS};
 pub use timeline::Timeline;
 pub use touch::NAMED_ROWS;
