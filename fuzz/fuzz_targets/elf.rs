@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vmaudit::attribution::rules::signs;
+use vmaudit::objects::marks::MarkSearch;
 use vmaudit::objects::{Object, elf, marks_of, variables};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -10,9 +11,10 @@ fuzz_target!(|bytes: &[u8]| {
     elf::no_program(bytes);
     elf::parse_build_id(bytes);
     let Ok(object) = Object::from_bytes(bytes.to_vec()) else { return };
-    marks_of(&object, signs());
+    marks_of(&object, &MarkSearch::new(signs()));
     variables::variable(&object, b"environ");
     for at in [object.layout().entry, 0, u64::MAX] {
+        object.calling_function(at);
         object.function_symbols().covering(at);
         object.layout().svma_of(at);
         object.call_leads_to(object.layout().entry, at);

@@ -37,9 +37,31 @@ pub struct LibcFacts {
     pub malloc: Option<(u64, u64)>,
 }
 
+/// What files are searched for, all strings at once.
+pub struct MarkSearch {
+    signs: Vec<Sign>,
+    needles: Option<Regex>,
+}
+
+impl MarkSearch {
+    pub fn new(signs: &[Sign]) -> MarkSearch {
+        let strings = signs.iter().flat_map(|sign| sign.strings).map(|text| regex::escape(text));
+        let settings = signs.iter().filter_map(|sign| sign.setting);
+        // with the zero byte that ends it: what precedes it is a part of its name
+        let settings = settings.map(|end| regex::escape(end) + "\0");
+        let needles = Regex::new(&strings.chain(settings).collect::<Vec<_>>().join("|")).ok();
+        MarkSearch { signs: signs.to_vec(), needles }
+    }
+
+    pub fn is_for(&self, signs: &[Sign]) -> bool {
+        self.signs == signs
+    }
+}
+
 /// Reads the file's dynamic symbols, and where those do not settle it, its constants. Damaged or
 /// missing parts are left out.
-pub fn marks_of(object: &Object, signs: &[Sign]) -> FileFacts {
+pub fn marks_of(object: &Object, search: &MarkSearch) -> FileFacts {
+    let signs = &search.signs[..];
     let exports = Exports::read(object, signs);
     let segments = object.layout().segments.clone();
     if exports.is_loader {
@@ -54,7 +76,7 @@ pub fn marks_of(object: &Object, signs: &[Sign]) -> FileFacts {
         let end = sign.section.map(str::as_bytes);
         end.is_some_and(|end| object.layout().sections.iter().any(|s| s.name.ends_with(end)))
     };
-    let mut search = Search::new(signs);
+    let mut search = Search { of: search, marks: BTreeSet::new(), setting: None };
     search.marks.extend(signs.iter().filter(|sign| ends(sign)).map(|sign| sign.mark));
     for part in constants(object) {
         search.part(object, part);
@@ -132,27 +154,17 @@ fn constants(object: &Object) -> Vec<(u64, u64)> {
     bounded.filter(|&(_, size)| size > 0).collect()
 }
 
-/// A search for all strings at once.
+/// What was found of them in one file.
 struct Search<'a> {
-    signs: &'a [Sign],
-    needles: Option<Regex>,
+    of: &'a MarkSearch,
     marks: BTreeSet<&'static str>,
     /// Whose variable, and its name.
     setting: Option<(&'static str, String)>,
 }
 
-impl<'a> Search<'a> {
-    fn new(signs: &'a [Sign]) -> Search<'a> {
-        let strings = signs.iter().flat_map(|sign| sign.strings).map(|text| regex::escape(text));
-        let settings = signs.iter().filter_map(|sign| sign.setting);
-        // with the zero byte that ends it: what precedes it is a part of its name
-        let settings = settings.map(|end| regex::escape(end) + "\0");
-        let needles = Regex::new(&strings.chain(settings).collect::<Vec<_>>().join("|")).ok();
-        Search { signs, needles, marks: BTreeSet::new(), setting: None }
-    }
-
+impl Search<'_> {
     fn part(&mut self, object: &Object, (mut at, size): (u64, u64)) {
-        let Some(needles) = &self.needles else { return };
+        let MarkSearch { signs, needles: Some(needles) } = self.of else { return };
         let end = at.saturating_add(size);
         while at < end {
             let len = (end - at).min(CHUNK + OVERLAP);
@@ -160,14 +172,14 @@ impl<'a> Search<'a> {
             for found in needles.find_iter(&bytes) {
                 let text = found.as_bytes();
                 let has = |sign: &&Sign| sign.strings.iter().any(|string| string.as_bytes() == text);
-                if let Some(sign) = self.signs.iter().find(has) {
+                if let Some(sign) = signs.iter().find(has) {
                     self.marks.insert(sign.mark);
                     continue;
                 }
                 let reads = |sign: &&Sign| {
                     sign.setting.map(str::as_bytes).is_some_and(|end| text.strip_suffix(b"\0") == Some(end))
                 };
-                if let Some(sign) = self.signs.iter().find(reads)
+                if let Some(sign) = signs.iter().find(reads)
                     && let Some(name) = variable(&bytes[..found.end()])
                 {
                     self.setting.get_or_insert((sign.mark, name));
@@ -198,7 +210,7 @@ mod tests {
             crate::skip::skip_this(&format!("no {path}"));
             return None;
         };
-        Some(marks_of(&Object::from_file(file).expect("an ELF file"), signs()))
+        Some(marks_of(&Object::from_file(file).expect("an ELF file"), &MarkSearch::new(signs())))
     }
 
     #[test]
@@ -260,7 +272,8 @@ mod tests {
         let at = (long.offset + CHUNK - 4) as usize;
         bytes[at..at + 16].copy_from_slice(b"tcmalloc_region_");
         let object = Object::from_bytes(bytes).expect("an ELF file");
-        let mut search = Search::new(signs());
+        let of = MarkSearch::new(signs());
+        let mut search = Search { of: &of, marks: BTreeSet::new(), setting: None };
         search.part(&object, (long.offset, CHUNK + OVERLAP));
         assert!(search.marks.contains("tcmalloc"));
     }

@@ -19,6 +19,7 @@ mod linkage;
 pub mod marks;
 pub mod object;
 pub mod open;
+mod padding;
 pub mod patterns;
 pub mod script;
 pub mod sites;

@@ -5,7 +5,8 @@ use super::cfi::Cfi;
 use super::file::ElfFile;
 use super::function_table::GoFunctions;
 use super::linkage::Linkage;
-use super::starts::{FunctionStarts, jumps_into};
+use super::padding::{self, CallingFunction};
+use super::starts::{FunctionStarts, MAX_BODY, jumps_into};
 use super::symbols::FunctionSymbols;
 use std::borrow::Cow;
 use std::fs::File;
@@ -19,6 +20,7 @@ pub struct Object {
     file: ElfFile,
     cfi: OnceLock<Arc<Cfi>>,
     starts: OnceLock<FunctionStarts>,
+    padded: OnceLock<bool>,
     symbols: OnceLock<FunctionSymbols>,
     linkage: OnceLock<Linkage>,
     go_functions: OnceLock<Option<GoFunctions>>,
@@ -57,6 +59,7 @@ impl Object {
             file,
             cfi: OnceLock::new(),
             starts: OnceLock::new(),
+            padded: OnceLock::new(),
             symbols: OnceLock::new(),
             linkage: OnceLock::new(),
             go_functions: OnceLock::new(),
@@ -117,17 +120,43 @@ impl Object {
         self.file.close();
     }
 
+    /// The function that an instruction is in, of which the last byte is at a virtual address. Only of a file with
+    /// `int3` between its functions.
+    pub fn calling_function(&self, svma: u64) -> Option<CallingFunction> {
+        self.is_padded().then(|| padding::function_of(self, svma)).flatten()
+    }
+
+    fn is_padded(&self) -> bool {
+        *self.padded.get_or_init(|| padding::is_padded(self))
+    }
+
+    /// The start of the function at a virtual address, for code without unwind information.
+    pub fn uncovered_start(&self, svma: u64) -> Option<u64> {
+        if self.is_padded() {
+            return padding::function_of(self, svma).map(|function| function.start);
+        }
+        self.function_starts().before(svma)
+    }
+
+    fn uncovered_end(&self, start: u64) -> Option<u64> {
+        if self.is_padded() {
+            padding::end_of(self, start, MAX_BODY)
+        } else {
+            self.function_starts().after(start)
+        }
+    }
+
     /// A call to `target` can have led to `svma`: it is the start of the same function, or of one that
     /// jumps into it (a tail call: `malloc` in musl is a jump). Unwind tables know where functions are;
     /// only where there are none the code is searched for calls.
     pub fn call_leads_to(&self, target: u64, svma: u64) -> bool {
         let covered = |at: u64| self.cfi().bounds(at);
-        let start = covered(svma).map(|bounds| bounds.start).or_else(|| self.function_starts().before(svma));
+        let start = covered(svma).map(|bounds| bounds.start).or_else(|| self.uncovered_start(svma));
         let Some(start) = start else { return false };
         if start == target {
             return true;
         }
-        let end = covered(target).map(|bounds| bounds.end).or_else(|| self.function_starts().after(target));
+        let end = covered(target).map(|bounds| bounds.end).or_else(|| self.uncovered_end(target));
         jumps_into(self, target..end.unwrap_or(u64::MAX), start..=svma)
     }
 }

@@ -22,7 +22,7 @@ const CALL: u64 = 5;
 /// Less than that between two functions is padding: they begin at multiples of it.
 const SHORTEST_GAP: u64 = 16;
 /// How much of a function is searched for a jump that leaves it.
-const MAX_BODY: u64 = 4096;
+pub(super) const MAX_BODY: u64 = 4096;
 
 /// Sorted virtual addresses (as the file states them).
 #[derive(Default, Debug)]

@@ -6,7 +6,7 @@ use super::loader_data::read_loader_data;
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::{Addr, CodeMarks, FileMarks, Mapping, MappingFile, NOT_ELF, Pid, Sign, Tid};
-use crate::objects::marks::FileFacts;
+use crate::objects::marks::{FileFacts, MarkSearch};
 use crate::objects::{
     LibcFacts, ObjectError, OpenRequest, Opener, Stamp, SystemOpener, is_elsewhere, marks_of, stamp_of_mapped,
 };
@@ -24,6 +24,7 @@ struct MarkCache {
     /// By mapping: no file is opened for what was mapped there at the last snapshot.
     by_place: HashMap<(Pid, Addr, MappingFile), Arc<FileFacts>>,
     by_stamp: HashMap<Stamp, Arc<FileFacts>>,
+    search: Option<MarkSearch>,
 }
 
 static KNOWN: LazyLock<Mutex<MarkCache>> = LazyLock::new(Mutex::default);
@@ -125,7 +126,11 @@ impl MarkCache {
         };
         let stamp = object.stamp();
         let before = stamp.and_then(|stamp| self.by_stamp.get(&stamp).cloned());
-        let found = before.unwrap_or_else(|| Arc::new(marks_of(&object, signs)));
+        let found = before.unwrap_or_else(|| {
+            self.search.take_if(|search| !search.is_for(signs));
+            let search = self.search.get_or_insert_with(|| MarkSearch::new(signs));
+            Arc::new(marks_of(&object, search))
+        });
         if let Some(stamp) = stamp {
             self.by_stamp.insert(stamp, Arc::clone(&found));
         }

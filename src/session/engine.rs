@@ -136,8 +136,8 @@ impl<'a> Session<'a> {
         // ever.
         let is_busy = self.is_behind || self.watched.has_pending();
         if self.snapshots.is_due(begun, is_busy) {
-            self.snapshot_all();
-            self.snapshots.taken(begun);
+            let took = self.snapshot_all();
+            self.snapshots.taken(begun, took);
         }
         Ok(None)
     }
@@ -379,26 +379,30 @@ impl<'a> Session<'a> {
     }
 
     /// Takes a snapshot of every running process that was not examined at its end. All are read before the
-    /// first is compared: reports that arrive meanwhile are processed once, not for each.
-    pub fn snapshot_all(&mut self) {
+    /// first is compared: reports that arrive meanwhile are processed once, not for each. How long reading took.
+    pub fn snapshot_all(&mut self) -> Duration {
         if self.schedule.interval == NEVER {
-            return;
+            return Duration::ZERO;
         }
         let mut pids = living(&self.pipeline.borrow().spaces);
         pids.retain(|&pid| !self.audits.is_final(pid));
-        self.snapshot_processes(pids);
+        let took = self.snapshot_processes(pids);
         self.audits.containers.read_memory();
+        took
     }
 
     /// Takes snapshots of these processes, whatever the schedule says. What cannot be examined keeps its last
-    /// one.
-    pub fn snapshot_processes(&mut self, mut pids: Vec<Pid>) {
+    /// one. How long reading took.
+    pub fn snapshot_processes(&mut self, mut pids: Vec<Pid>) -> Duration {
+        let mut took = Duration::ZERO;
         // A failing ring ends the run at the next poll of the loop.
         drop(self.finish_exits());
         self.pipeline.borrow_mut().spaces.snapshot_begins();
         for _ in 0..ATTEMPTS {
+            let begun = Instant::now();
             let snapshots: Vec<_> =
                 pids.into_iter().map(|pid| (pid, self.read(pid, pid, SnapshotMoment::Live))).collect();
+            took += begun.elapsed();
             pids = Vec::new();
             for (pid, snapshot) in snapshots {
                 let again = match snapshot {
@@ -415,6 +419,7 @@ impl<'a> Session<'a> {
             }
         }
         self.pipeline.borrow_mut().spaces.snapshots_compared();
+        took
     }
 
     /// Processes the last records, and takes snapshots of the processes that go on.

@@ -59,8 +59,6 @@ pub(super) struct SnapshotTimes {
     schedule: Schedule,
     started: Instant,
     next: Instant,
-    /// How long the last one took, of all processes.
-    duration: Duration,
     /// Snapshots left out because they took too long, and how long at most.
     left_out: (u128, Duration),
 }
@@ -70,7 +68,7 @@ impl SnapshotTimes {
     pub(super) fn of(schedule: Schedule) -> SnapshotTimes {
         let started = Instant::now();
         let next = started + schedule.first_snapshot.min(schedule.interval);
-        SnapshotTimes { schedule, started, next, duration: Duration::ZERO, left_out: (0, Duration::ZERO) }
+        SnapshotTimes { schedule, started, next, left_out: (0, Duration::ZERO) }
     }
 
     /// The session's own time is over.
@@ -83,11 +81,10 @@ impl SnapshotTimes {
         now >= self.next && (!is_busy || now >= self.next + self.schedule.interval)
     }
 
-    /// One was taken, which began at `begun`. The next one: at even steps, unless they take too large a part of the time.
-    pub(super) fn taken(&mut self, begun: Instant) {
-        let elapsed = begun.elapsed();
-        // Reading a program's symbols takes long, but only once.
-        let took = elapsed.min(std::mem::replace(&mut self.duration, elapsed));
+    /// One was taken, which began at `begun`, and read the processes for so long (what follows may have read a program's
+    /// symbols, which takes long, but only once). The next one: at even steps, unless they take too large a part of the
+    /// time.
+    pub(super) fn taken(&mut self, begun: Instant, took: Duration) {
         let share = if self.schedule.timeline { TIMELINE_SHARE } else { SNAPSHOT_SHARE };
         let soonest = begun + took * share;
         let interval = self.schedule.interval.max(Duration::from_nanos(1));

@@ -235,7 +235,7 @@ impl Walk<'_> {
             return CallEvidence::MayCall;
         };
         let start = callee.cfi().bounds(svma).map(|bounds| bounds.start);
-        let start = start.or_else(|| callee.function_starts().before(svma));
+        let start = start.or_else(|| callee.uncovered_start(svma));
         let named = start.is_some_and(|start| callee.function_symbols().is_named(start, name));
         if named { CallEvidence::Calls } else { CallEvidence::MayCall }
     }

@@ -31,6 +31,8 @@ pub(super) struct Scratch {
     /// By address space, callee's and return address. Code without unwind information needs few of them, and
     /// often; each one takes at least a read of the file.
     pub origins: Answers<(u64, u64, u64), CallEvidence>,
+    /// By file and virtual address of a call.
+    pub framed: Answers<(u64, u64), Option<bool>>,
     /// By file and offset.
     pub calls: Answers<(u64, u64), Option<Call>>,
     pub generated: GeneratedCalls,
@@ -286,13 +288,14 @@ impl Walk<'_> {
             && let Ok(caller) = self.frame_pointer(registers)
             && self.follows_call(caller.return_address)
         {
-            let proven = self.calls(at, caller.return_address);
+            let framed = self.keeps_frame_pointer(at);
+            let proven = framed == Some(true) || self.calls(at, caller.return_address);
             if proven {
                 self.scratch.trace.step_by_frame_pointer(&caller);
             } else {
                 self.scratch.trace.mark_uncacheable();
             }
-            if proven || !innermost && !self.is_called_below(at, &caller) {
+            if proven || framed.is_none() && !innermost && !self.is_called_below(at, &caller) {
                 return Step::To(by_frame_pointer(caller));
             }
         }
@@ -303,6 +306,19 @@ impl Walk<'_> {
             return self.step_uncovered_go(at);
         }
         self.guess(at)
+    }
+
+    /// Whether `rbp` is the function's frame pointer here, behind a call, where the function's own code says it.
+    fn keeps_frame_pointer(&self, at: &Position) -> Option<bool> {
+        let placed = self.space.find(at.lookup())?;
+        let (object, svma) = placed.object.as_ref().zip(placed.svma(at.lookup()))?;
+        let last = if at.kind == FrameKind::ReturnAddress { svma } else { svma.wrapping_sub(1) };
+        let query = (object.serial(), last);
+        self.scratch.framed.get(query).unwrap_or_else(|| {
+            let found = object.calling_function(last).and_then(|function| function.is_framed);
+            self.scratch.framed.put(query, found);
+            found
+        })
     }
 
     /// `[rbp]` the caller's rbp, `[rbp + 8]` the return address.

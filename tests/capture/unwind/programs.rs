@@ -67,6 +67,30 @@ fn debug_frame_only() {
     assert_run(&names, &DEEP);
 }
 
+/// As Chromium is built. A function that is called through a pointer is named by no call instruction: its own code
+/// says that it has a frame pointer.
+#[test]
+fn frame_pointers_and_int3_between_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = "-O2 -fno-omit-frame-pointer -fno-asynchronous-unwind-tables -fno-unwind-tables -fno-exceptions \
+                 -fno-toplevel-reorder -fno-reorder-functions -falign-functions=16 -fcf-protection=none";
+    let program = build(dir.path(), &format!("gcc {flags} unwind_padded.c"), "padded");
+    let (stack, table, _) = unwind_one(&mut Command::new(&program));
+    let names = Namer::default().names(&table, &stack);
+    assert_complete(&stack, &names);
+    let framed =
+        ["padded!last", "padded!virtual", "padded!table", "padded!early", "padded!start", "padded!main"];
+    assert_run(&names, &framed);
+    assert!(stack.frames[1..].iter().all(|f| f.kind == FrameKind::ReturnAddress), "{stack:?}");
+
+    let (stack, table, _) = unwind_one(Command::new(&program).arg("unframed"));
+    let names = Namer::default().names(&table, &stack);
+    assert_run(&names, &["padded!last", "padded!unframed", "padded!virtual"]);
+    // Where that one was called from is not proven, nor what follows.
+    let unframed = names.iter().position(|name| name == "padded!unframed").unwrap();
+    assert!(stack.frames[unframed + 1..].iter().all(|f| f.kind == FrameKind::Guess), "{stack:?}");
+}
+
 #[test]
 fn stripped_programs() {
     let dir = tempfile::tempdir().unwrap();

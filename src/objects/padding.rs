@@ -1,0 +1,236 @@
+//! Functions of a file whose linker fills the space between them with `int3`, found without unwind information.
+//!
+//! ```text
+//!        …  ret
+//!           int3 …             as many as lead to the next multiple of 16
+//!   start ─▶ push %rbp
+//!           mov  %rsp,%rbp
+//!           …
+//!           call f             here `rbp` is the frame's: it is given back only where the function is left
+//!           …
+//! ```
+//!
+//! Compilers that leave out unwind tables for size keep frame pointers instead, and each function has a section of its
+//! own: Chromium's 236 MB of code are built so. lld fills the space between sections with `int3` (Writer.cpp).
+
+use super::file::ElfFile;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Register};
+use std::ops::Range;
+
+const PUSH_RBP: u8 = 0x55;
+const INT3: u8 = 0xcc;
+/// Where functions begin.
+const ALIGNMENT: u64 = 16;
+/// How far before an address its function may begin, bytes: first a little is read.
+const REACHES: [u64; 2] = [1 << 11, 1 << 16];
+const LONGEST_INSTRUCTION: u64 = 15;
+/// How much code is examined for what fills the space, and how many functions it has at least.
+const SAMPLE: u64 = 1 << 20;
+const LEAST_FUNCTIONS: usize = 64;
+
+/// A function, and where in it a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallingFunction {
+    pub start: u64,
+    /// A frame pointer is set up before the call. None where the code says nothing.
+    pub is_framed: Option<bool>,
+}
+
+/// Three in four functions that save `rbp` first of all begin behind `int3`: where one fits, there is none before the
+/// next, and not each such byte is a function.
+pub(super) fn is_padded(file: &ElfFile) -> bool {
+    let largest = file.layout().segments.iter().filter(|s| s.exec).max_by_key(|s| s.file_size);
+    let Some(segment) = largest else { return false };
+    let from = (segment.file_size / 2).saturating_sub(SAMPLE / 2).next_multiple_of(ALIGNMENT);
+    let len = segment.file_size.saturating_sub(from).min(SAMPLE);
+    let misaligned = (segment.vaddr.wrapping_add(from) % ALIGNMENT) as usize;
+    let Ok(code) = file.read(segment.offset.saturating_add(from), len) else { return false };
+    let first = ALIGNMENT as usize - misaligned;
+    let starts = (first..code.len()).step_by(ALIGNMENT as usize).filter(|&at| code[at] == PUSH_RBP);
+    let (all, padded) =
+        starts.fold((0, 0), |(all, padded), at| (all + 1, padded + usize::from(code[at - 1] == INT3)));
+    all >= LEAST_FUNCTIONS && padded * 4 >= all * 3
+}
+
+/// The function that an instruction is in. None where none begins before it within reach.
+pub(super) fn function_of(file: &ElfFile, svma: u64) -> Option<CallingFunction> {
+    REACHES.iter().find_map(|&reach| {
+        let segment = file
+            .layout()
+            .segments
+            .iter()
+            .find(|s| s.exec && (s.vaddr..s.vaddr + s.file_size).contains(&svma))?;
+        let from = svma.saturating_sub(reach).max(segment.vaddr).next_multiple_of(ALIGNMENT);
+        let until = svma.checked_add(LONGEST_INSTRUCTION)?.min(segment.vaddr.checked_add(segment.file_size)?);
+        let code = file.read(file.layout().offset_of(from)?, until.checked_sub(from)?).ok()?;
+        let first = last_start(&code, svma.checked_sub(from)? as usize)?;
+        let (start, code) = (from + first as u64, code.get(first..)?);
+        let known = framed(code, start, svma);
+        let (start, is_framed) = known.map_or((start, None), |(start, is_framed)| (start, Some(is_framed)));
+        Some(CallingFunction { start, is_framed })
+    })
+}
+
+/// The end of the function that begins at `start`, as far as it can be known from so many bytes of its code.
+pub(super) fn end_of(file: &ElfFile, start: u64, most: u64) -> Option<u64> {
+    let code = file.read(file.layout().offset_of(start)?, most).ok()?;
+    let misaligned = start % ALIGNMENT;
+    let first = (ALIGNMENT - misaligned) as usize;
+    let end = (first..code.len()).step_by(ALIGNMENT as usize).find(|&at| begins(&code, at))?;
+    start.checked_add(end as u64)
+}
+
+/// Behind two, because one may be a part of an instruction, and before `ud2` it is a trap within a function.
+fn begins(code: &[u8], at: usize) -> bool {
+    at.checked_sub(2).is_some_and(|before| code.get(before..at) == Some(&[INT3, INT3]))
+        && code.get(at).is_some_and(|&byte| byte != INT3)
+}
+
+/// The last place up to `end` where a function begins.
+fn last_start(code: &[u8], end: usize) -> Option<usize> {
+    let aligned: Range<usize> = 0..(end + 1).min(code.len());
+    aligned.step_by(ALIGNMENT as usize).rev().find(|&at| begins(code, at))
+}
+
+/// Decodes from a function's start to the call, of which the last byte is at `svma`: the start of the function that the
+/// call is in, and whether it has set up a frame pointer. None where no call ends there.
+fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
+    let mut decoder = Decoder::with_ip(64, code, first, DecoderOptions::NONE);
+    let (mut start, mut is_framed) = (first, false);
+    // The furthest place that a jump of the function leads to.
+    let mut reach = first;
+    // Nothing leads on to here, but for int3.
+    let (mut ended, mut padded) = (false, false);
+    let (mut saves, mut pops) = (false, false);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        let (at, flow, next) = (instruction.ip(), instruction.flow_control(), instruction.next_ip());
+        let (operation, to) = (instruction.code(), instruction.op0_register());
+        if instruction.is_invalid() || at > svma {
+            return None;
+        }
+        let saves_rbp = operation == Code::Push_r64 && to == Register::RBP;
+        // Where the space between two functions is none, only what it begins with says so.
+        let begins = if padded { operation != Code::Ud2 } else { saves_rbp };
+        if ended && at.is_multiple_of(ALIGNMENT) && begins && operation != Code::Int3 {
+            (start, is_framed, reach) = (at, false, at);
+        }
+        if svma < next {
+            let is_call =
+                matches!(flow, FlowControl::Call | FlowControl::IndirectCall) || operation == Code::Syscall;
+            return (is_call && svma + 1 == next).then_some((start, is_framed));
+        }
+        let is_jump = matches!(flow, FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
+        // With the frame gone, it is a call in the place of a return.
+        if is_jump && !pops {
+            reach = reach.max(instruction.near_branch_target());
+        }
+        let leads_nowhere = match flow {
+            // By a table of the function.
+            FlowControl::IndirectBranch => pops,
+            FlowControl::UnconditionalBranch | FlowControl::Return | FlowControl::Exception => true,
+            _ => operation == Code::Int3,
+        };
+        padded = operation == Code::Int3;
+        ended = leads_nowhere && reach < next;
+        let copies = matches!(operation, Code::Mov_rm64_r64 | Code::Mov_r64_rm64)
+            && (to, instruction.op1_register()) == (Register::RBP, Register::RSP);
+        is_framed |= saves && copies;
+        // Nothing else may be pushed in between.
+        let moves_stack = instruction.is_stack_instruction() || to == Register::RSP;
+        saves = if moves_stack { saves_rbp } else { saves };
+        pops = operation == Code::Leaveq || operation == Code::Pop_r64 && to == Register::RBP;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// push %rbp; mov %rsp,%rbp; call +0
+    const FRAMED: &[u8] = b"\x55\x48\x89\xe5\xe8\0\0\0\0";
+    /// push %rbx; call +0
+    const UNFRAMED: &[u8] = b"\x53\xe8\0\0\0\0";
+    const RETURNS: &[u8] = b"\x5d\xc3";
+    const BASE: u64 = 0x1000;
+
+    /// Each in a section of its own.
+    fn linked(functions: &[&[u8]]) -> Vec<u8> {
+        let mut code = vec![INT3; 16];
+        for function in functions {
+            code.resize(code.len().next_multiple_of(16), INT3);
+            code.extend_from_slice(function);
+        }
+        code
+    }
+
+    /// Of the last call: where its function begins, in bytes behind the first one's start.
+    fn found(code: &[u8]) -> Option<(u64, bool)> {
+        let at = code.windows(5).rposition(|window| window == b"\xe8\0\0\0\0").expect("a call") + 4;
+        let first = last_start(code, at)?;
+        let (start, is_framed) = framed(&code[first..], BASE + first as u64, BASE + at as u64)?;
+        Some((start - BASE - 16, is_framed))
+    }
+
+    #[test]
+    fn with_and_without_a_frame() {
+        assert_eq!(found(&linked(&[FRAMED])), Some((0, true)));
+        assert_eq!(found(&linked(&[UNFRAMED])), Some((0, false)));
+        let ended = [FRAMED, RETURNS].concat();
+        assert_eq!(found(&linked(&[&ended, UNFRAMED])), Some((16, false)));
+        assert_eq!(found(&linked(&[UNFRAMED, FRAMED])), Some((16, true)));
+    }
+
+    #[test]
+    fn a_frame_that_is_set_up_after_a_check() {
+        // test %rdi,%rdi; je +10
+        assert_eq!(found(&linked(&[&[b"\x48\x85\xff\x74\x0a", FRAMED].concat()])), Some((0, true)));
+        // push %rbp alone
+        assert_eq!(found(&linked(&[b"\x55\xe8\0\0\0\0"])), Some((0, false)));
+    }
+
+    #[test]
+    fn a_function_goes_on_behind_its_first_return() {
+        for way_out in [b"\x74\x02\x5d\xc3".as_slice(), b"\xff\xe0", b"\xeb\xfa", b"\xeb\x00", b"\x0f\x0b"] {
+            let code = linked(&[&[b"\x55\x48\x89\xe5", way_out, b"\xe8\0\0\0\0"].concat()]);
+            assert_eq!(found(&code), Some((0, true)), "{way_out:x?}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_fits_without_padding() {
+        let fits = [FRAMED, b"\x48\x83\xc4\x00\x90", RETURNS].concat();
+        assert_eq!(fits.len(), 16);
+        assert_eq!(found(&linked(&[&fits, FRAMED])), Some((16, true)));
+    }
+
+    #[test]
+    fn an_int3_within_a_function() {
+        // je +3 over a trap of which the second half is aligned, and a distance in an instruction
+        let trap =
+            [b"\x55\x48\x89\xe5\x48\x83\xec\x40\x48\x85\xff\x74\x03\x90\x90".as_slice(), b"\xcc\x0f\x0b"]
+                .concat();
+        assert_eq!(trap[15], INT3);
+        assert_eq!(found(&linked(&[&[&trap, b"\xe8\0\0\0\0".as_slice()].concat()])), Some((0, true)));
+        let distance = b"\x55\x48\x89\xe5\x90\x90\x90\x90\x90\x90\x90\x90\x48\x8d\x7d\xcc\xe8\0\0\0\0";
+        assert_eq!(distance[15], INT3);
+        assert_eq!(found(&linked(&[distance])), Some((0, true)));
+    }
+
+    #[test]
+    fn a_function_behind_one_byte_of_padding() {
+        let fits = [FRAMED, b"\x48\x83\xc4\x00", RETURNS].concat();
+        assert_eq!(fits.len(), 15);
+        assert_eq!(found(&linked(&[&fits, UNFRAMED])), Some((16, false)));
+    }
+
+    #[test]
+    fn what_is_no_call_or_no_code() {
+        assert_eq!(framed(b"\x55\x48\x89\xe5\x90", BASE, BASE + 4), None, "no call");
+        assert_eq!(framed(b"\x55\x48\x89\xe5\xe8\0\0\0\0", BASE, BASE + 6), None, "within a call");
+        assert_eq!(framed(b"\x55\x48\x89\xe5\x06\xe8\0\0\0\0", BASE, BASE + 9), None, "invalid");
+        assert_eq!(framed(b"\x55\x48\x89\xe5", BASE, BASE + 20), None, "too short");
+    }
+}
