@@ -220,7 +220,7 @@ fn a_report_says_what_python_keeps_in_arenas_of_its_own() {
     const KEEP: &str = "kept = [str(i) for i in range(100000)]\nimport os\nos._exit(0)";
     let gaps = |python: &Path, allocator: &str| {
         let mut command = Command::new(vmaudit());
-        command.args(["heap", "-f", "json", "--"]).arg(python).args(["-IS", "-c", KEEP]);
+        command.args(["heap", "-f", "json", "--"]).arg(python).args(["-S", "-c", KEEP]);
         let output = watchdog::output(command.env("PYTHONMALLOC", allocator));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
