@@ -174,7 +174,7 @@ __noinline int send_file(__u64 address)
 	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 	bpf_map_update_elem(&sent_paths, &number, &yes, BPF_ANY);
 	thread->file = number;
-	wake_soon(); /* what is in it may change what is to be recorded (managed.h) */
+	wake_soon(); /* what is in it may change what is to be recorded (interpreters.h) */
 	return 0;
 }
 

@@ -9,6 +9,7 @@
  * whichever thread gets it.
  */
 #include "vmaudit_core.h"
+#include "managed.h"
 #include "preempt.h"
 #include "may_see.h"
 #include "pids.h"

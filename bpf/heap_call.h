@@ -26,6 +26,7 @@ struct heap_event {
 	__u64 flags;
 	__u64 args[4];
 	__u64 code; /* --combined: rules are requested for its stack */
+	__u64 frames; /* an interpreter's were sent before it */
 };
 
 /* A thread's outermost call, from its entry to its return; sp is 0 where there is none. */

@@ -5,6 +5,7 @@
 #ifndef VMAUDIT_HEAP_RECORDS_H
 #define VMAUDIT_HEAP_RECORDS_H
 
+#include "managed.h"
 #include "record.h"
 
 static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct traced_thread *thread,
@@ -48,7 +49,7 @@ static __always_inline void fill_heap(struct vmaudit_record *record, struct trac
 	record->args[2] = event->args[2];
 	record->args[3] = event->args[3];
 	record->args[4] = event->code;
-	record->args[5] = 0;
+	record->args[5] = event->frames;
 	record->total_vm = 0;
 	ARCH_REGS(record, regs);
 }
@@ -90,6 +91,26 @@ static __noinline int heap_stack_with_holes(struct traced_thread *thread, struct
 	return NO_SPACE;
 }
 
+/* True where an interpreter's were sent. Of a goroutine's stack nothing is read here; and nothing at all where stacks
+ * are counted by their native frames alone. */
+static __always_inline bool send_interpreted(struct task_struct *task, __u64 sp)
+{
+	struct vmaudit_interpreter_files *files = files_with_interpreters();
+	__u64 mm = (__u64)mm_of(task);
+	struct vmaudit_interpreter *found;
+	__u32 index;
+
+	if (combined || !files || !files->mapped)
+		return false;
+	found = bpf_map_lookup_elem(&interpreters, &mm);
+	if (!found)
+		return false;
+	index = found->file;
+	if (index >= VMAUDIT_INTERPRETER_FILES || file_at(files, index)->left_stacks.thread)
+		return false;
+	return send_managed(sp);
+}
+
 static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
 					    struct pt_regs *regs, struct heap_event *event)
 {
@@ -100,6 +121,7 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	 * space that is kept for the accounts. */
 	if (event->op != VMAUDIT_OP_SITE && !has_space_for_stack())
 		return false;
+	event->frames = send_interpreted(task, regs->sp);
 	note_returns(task, thread);
 	measure_stack(task, thread, regs->sp, INSIST, &flags);
 	copied = heap_stack_whole(thread, regs, event, flags);

@@ -92,7 +92,7 @@ __noinline int send_goroutine(__u32 index, __u64 word)
 }
 
 /* Before the record of the current thread's call: what is on its stack, but not for all to see. */
-static __always_inline void send_more_of_stack(__u64 *mm)
+static __always_inline void send_more_of_stack(__u64 *mm, __u64 sp)
 {
 	struct vmaudit_interpreter_files *files = files_with_interpreters();
 	struct vmaudit_interpreter *found;
@@ -109,7 +109,7 @@ static __always_inline void send_more_of_stack(__u64 *mm)
 	if (file_at(files, index)->left_stacks.thread)
 		send_goroutine(index, found->runtime);
 	else
-		send_managed();
+		send_managed(sp);
 }
 
 #endif

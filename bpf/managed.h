@@ -2,8 +2,8 @@
 /*
  * Frames of an interpreter, read while the thread that has them is in its call: later they are gone.
  *
- * User space says in which files interpreters are, and where they keep what (VMAUDIT_INTERPRETER_FILES). That a
- * process has one is seen here, when it maps or executes such a file, so that its first call has its frames.
+ * User space says in which files interpreters are, and where they keep what (VMAUDIT_INTERPRETER_FILES); which
+ * process has one, interpreters.h.
  *
  * All is read from the process' own memory, and may be anything: each object is known by its type, and what is
  * not as it should be ends the list as broken.
@@ -16,10 +16,9 @@
 #include "stack.h"
 #include "threads.h"
 
-#define PROT_EXEC 4
 #define MOST_INTERPRETERS 4096
 #define MOST_THREADS 4096   /* that are searched for one's own */
-#define MOST_FRAMES 4096    /* that are examined for where the last one belongs */
+#define MOST_EXAMINED 4096  /* frames, for where the last one belongs */
 #define MOST_OWN 4          /* interpreters that a thread is in */
 #define FRAME_HEAD 128      /* space for a frame's first bytes, and how many are read */
 #define FRAME_READ 80
@@ -109,63 +108,6 @@ static __always_inline __u64 user_word(__u64 at)
 	return word;
 }
 
-struct file_search {
-	struct vmaudit_interpreter_files *files;
-	__u64 ino;
-	__u32 dev;
-	__u32 found; /* index + 1 */
-};
-
-static long compare_file(__u32 index, struct file_search *search)
-{
-	struct vmaudit_interpreter_file *file;
-
-	if (index >= VMAUDIT_INTERPRETER_FILES)
-		return 1;
-	file = file_at(search->files, index);
-	if (file->ino != search->ino || file->dev != search->dev)
-		return 0;
-	search->found = index + 1;
-	return 1;
-}
-
-/* A file's code is in the address space from now on: at `start` is, or would be, its first byte, mapped from `offset`
- * on; 0: its code is at mm->start_code. A page of it that is mapped once more (as libffi does for its trampolines) is
- * no other place. Without an interpreter in it, what an executed file replaces is forgotten. */
-__noinline int note_code(__u64 ino, __u32 dev, __u64 start, __u64 offset)
-{
-	struct mm_struct *mm = mm_of(bpf_get_current_task_btf());
-	struct file_search search = { .files = files_with_interpreters(), .ino = ino, .dev = dev };
-	struct vmaudit_interpreter interpreter = {};
-	struct vmaudit_interpreter_file *file;
-	__u64 key = (__u64)mm;
-	__u32 index;
-
-	if (!search.files || !mm)
-		return 0;
-	bpf_loop(search.files->count, compare_file, &search, 0);
-	index = search.found - 1;
-	if (index >= VMAUDIT_INTERPRETER_FILES) {
-		if (!start)
-			bpf_map_delete_elem(&interpreters, &key);
-		return 0;
-	}
-	file = file_at(search.files, index);
-	if (start && offset != file->code_offset)
-		return 0;
-	/* a library in a process that has an interpreter, or is such a program itself */
-	if (start && file->left_stacks.thread && bpf_map_lookup_elem(&interpreters, &key))
-		return 0;
-	interpreter.file = index;
-	if (start)
-		interpreter.runtime = start + file->from_start;
-	else
-		interpreter.runtime = BPF_CORE_READ(mm, start_code) + file->from_code;
-	bpf_map_update_elem(&interpreters, &key, &interpreter, BPF_ANY);
-	search.files->mapped = 1;
-	return 0;
-}
-
 /* Whether a walk is worth it at all. */
 static __always_inline bool is_any_mapped(void)
 {
@@ -174,20 +116,6 @@ static __always_inline bool is_any_mapped(void)
 
 	files = bpf_map_lookup_elem(&interpreter_files, &zero);
 	return files && files->mapped;
-}
-
-/* The child has what its parent has. */
-static __always_inline void note_copy(__u64 mm, __u64 child)
-{
-	struct vmaudit_interpreter *found;
-
-	if (!is_any_mapped())
-		return;
-	found = bpf_map_lookup_elem(&interpreters, &mm);
-	if (found)
-		bpf_map_update_elem(&interpreters, &child, found, BPF_ANY);
-	else
-		bpf_map_delete_elem(&interpreters, &child);
 }
 
 struct code_record {
@@ -456,9 +384,9 @@ static long send_unsent(__u32 index, struct managed_walk *walk)
 	return 0;
 }
 
-/* Sends the frames that an interpreter has on the current thread's stack, before the record that they belong
- * to. Global, so that it is verified once. */
-__noinline int send_managed(void)
+/* Sends the frames that an interpreter has on the current thread's stack, which is at `sp`, before the record that
+ * they belong to. 1: they were sent. Global, so that it is verified once. */
+__noinline int send_managed(__u64 sp)
 {
 	struct vmaudit_interpreter_files *files = files_with_interpreters();
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -469,6 +397,7 @@ __noinline int send_managed(void)
 	struct managed_copy *copy;
 	__u64 mm = (__u64)mm_of(task), key = mm, bytes;
 	__u32 index, zero = 0;
+	int sent = 0;
 
 	if (!files || !thread)
 		return 0;
@@ -504,24 +433,25 @@ __noinline int send_managed(void)
 		thread->managed = copy->found == 1 ? copy->own[0] : 0;
 	}
 	if (copy->found) {
-		bpf_loop(MOST_FRAMES, take_frame, &walk, 0);
+		bpf_loop(MOST_EXAMINED, take_frame, &walk, 0);
 		if (copy->unsent)
 			bpf_loop(VMAUDIT_MANAGED_FRAMES, send_unsent, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
 		copy->record.args[0] = copy->count;
 		copy->record.args[1] = copy->end;
-		copy->record.args[2] = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
+		copy->record.args[2] = sp;
 		bytes = copy->count * sizeof(struct vmaudit_managed_frame);
 		copy->record.payload = bytes;
 		bytes += sizeof(struct vmaudit_record);
 		CLAMP(bytes, sizeof(copy->record) + sizeof(copy->frames));
 		if (copy->count || copy->end) {
-			if (bpf_ringbuf_output(&ring, &copy->record, bytes, BPF_RB_NO_WAKEUP))
+			sent = !bpf_ringbuf_output(&ring, &copy->record, bytes, BPF_RB_NO_WAKEUP);
+			if (!sent)
 				count(VMAUDIT_LOST_MANAGED);
 		}
 	}
 	*(volatile __u64 *)&copy->busy = 0;
-	return 0;
+	return sent;
 }
 
 #endif

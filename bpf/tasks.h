@@ -7,7 +7,7 @@
 
 #include "cgroup.h"
 #include "files.h"
-#include "managed.h"
+#include "interpreters.h"
 #include "may_see.h"
 #include "record.h"
 #include "rings.h"

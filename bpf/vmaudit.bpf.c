@@ -6,9 +6,9 @@
  */
 #include "vmaudit_core.h"
 #include "files.h"
+#include "interpreters.h"
 #include "left_stack.h"
 #include "known.h"
-#include "managed.h"
 #include "may_see.h"
 #include "record.h"
 #include "rings.h"
@@ -231,7 +231,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		}
 	}
 	count(VMAUDIT_SEEN);
-	send_more_of_stack(&extra->mm);
+	send_more_of_stack(&extra->mm, regs->sp);
 	if (send_with_stack(task, thread, regs, &call))
 		return 0;
 	record = reserve_plain();

@@ -6,10 +6,10 @@
 //! could be lost, and what a killed process had counted is all there.
 
 use super::pages::*;
-use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
-pub const MAGIC: u64 = 0x0003_7061_6568_6d76;
+pub const MAGIC: u64 = 0x0004_7061_6568_6d76;
 
 /// How allocations are counted.
 pub const MODE_OFF: u32 = 0;
@@ -139,6 +139,9 @@ pub struct Head {
     pub code: AtomicU32,
     /// How many entries of `generated` are there.
     pub generated_len: AtomicU32,
+    /// Counted up when `interpreter` was written; 0: there is none.
+    pub interpreted: AtomicU32,
+    pub pad: AtomicU32,
     pub generated: [Range; GENERATED],
     /// Where the functions of [`FUNCTIONS`] are in truth.
     pub real: [AtomicU64; FUNCTIONS.len()],
@@ -160,6 +163,7 @@ pub struct Head {
     pub runs: [Range; WORD_COUNTS.len()],
     /// Those that are free: the first one, + 1.
     pub free_words: [AtomicU64; WORD_COUNTS.len()],
+    pub interpreter: Interpreter,
     pub doubts: Doubts,
     pub total: Total,
     pub peaks: Peaks,
@@ -190,6 +194,74 @@ pub struct Doubts {
     /// Requests for unwind rules, and those without an answer.
     pub requests: AtomicU64,
     pub unanswered: AtomicU64,
+    /// Frames of an interpreter that were not what they should be, or of another stack: allocations without them.
+    pub broken_frames: AtomicU64,
+    /// Searches for a thread's frames where there are several interpreters.
+    pub several: AtomicU64,
+}
+
+/// An interpreter whose frames are read. Addresses in the process; offsets in bytes, in the order of the constants below.
+#[repr(C)]
+pub struct Interpreter {
+    /// Of the file that has it.
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+    pub runtime: AtomicU64,
+    /// The types of code, text and byte strings.
+    pub code_type: AtomicU64,
+    pub text_type: AtomicU64,
+    pub bytes_type: AtomicU64,
+    pub offsets: [AtomicU16; OFFSETS],
+}
+
+/// bpf/vmaudit.h, struct vmaudit_layout, says what each is.
+pub const INTERPRETERS: usize = 0;
+pub const INTERPRETER_NEXT: usize = 1;
+pub const THREADS: usize = 2;
+pub const THREAD_NEXT: usize = 3;
+pub const THREAD_ID: usize = 4;
+pub const STATE_FRAME: usize = 5;
+pub const RUN_FRAME: usize = 6;
+pub const RUN_PREVIOUS: usize = 7;
+pub const CODE: usize = 8;
+pub const PREVIOUS: usize = 9;
+pub const INSTRUCTION: usize = 10;
+pub const OWNER: usize = 11;
+pub const ENTRY: usize = 12;
+pub const FIRST_LINE: usize = 13;
+pub const NAMES: usize = 14;
+pub const TRACEABLE: usize = 15;
+pub const CODE_BYTES: usize = 16;
+pub const OBJECT_TYPE: usize = 17;
+pub const OBJECT_SIZE: usize = 18;
+pub const BYTES_DATA: usize = 19;
+pub const TEXT_LENGTH: usize = 20;
+pub const TEXT_STATE: usize = 21;
+pub const TEXT_ASCII: usize = 22;
+pub const TEXT_OTHER: usize = 23;
+pub const FOREIGN_OWNER: usize = 24;
+pub const OFFSETS: usize = 28;
+/// What an interpreter has not.
+pub const NO_OFFSET: u16 = u16::MAX;
+
+/// Functions of an interpreter that are taken of a stack.
+pub const MOST_INTERPRETED: usize = 128;
+/// Bytes of a name, and of a table of lines.
+pub const NAME_MOST: usize = 1024;
+pub const LINES_MOST: usize = 64 << 10;
+
+/// Among a stack's return addresses, before that of the function that evaluates it: a function whose description has
+/// this number, and the place in it; number 0: there are more, which were not taken.
+#[inline]
+pub fn interpreted_word(description: u32, at: u64) -> u64 {
+    1 << 63 | (description as u64) << 32 | at as u32 as u64
+}
+
+/// What [`interpreted_word`] was given; None: an address. No number is as large as the upper half of the kernel's.
+#[inline]
+pub fn interpreted(word: u64) -> Option<(u32, i32)> {
+    let description = (word >> 32) as u32 & 0x7fff_ffff;
+    (word >> 63 != 0 && description < STACKS as u32).then_some((description, word as i32))
 }
 
 /// Of all threads, but for what each has not added yet.
@@ -292,6 +364,10 @@ pub struct Stack {
 
 pub const INCOMPLETE: u32 = 1 << 8;
 pub const TRUNCATED: u32 = 1 << 9;
+/// Not a stack, but the description of what an interpreter runs: its first line and the first instruction that counts
+/// as running; of the file's name, bytes and, << 32, bytes a character; of its own name the same; bytes of its table of
+/// lines, or ~0 where it is not there. Each of the three follows, in whole words.
+pub const DESCRIPTION: u32 = 1 << 10;
 
 #[repr(C)]
 pub struct Hash {

@@ -14,6 +14,7 @@
 
 pub mod area;
 mod blocks;
+mod interpreted;
 mod math;
 pub mod pages;
 mod real;
@@ -128,6 +129,7 @@ impl Counting {
     #[inline(always)]
     fn freed(&mut self, block: *mut u8) -> Option<blocks::Former> {
         let Counting(thread, mode, _) = self;
+        interpreted::freed(thread, block as u64);
         if *mode == MODE_EXACT {
             return blocks::freed(thread, block as u64);
         }

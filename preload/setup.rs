@@ -346,6 +346,7 @@ unsafe extern "C" fn thread_ends(_: *mut u8) {
 /// A library may be gone: what is known of its code is void then.
 pub fn unloaded() {
     if mode() != MODE_OFF {
+        area().head().interpreted.store(0, Release);
         area().head().code.fetch_add(1, AcqRel);
     }
 }

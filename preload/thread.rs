@@ -1,6 +1,7 @@
 //! What a thread has for itself.
 
 use super::area::{Count, MODE_OFF, SHARDS, STACKS, Shard};
+use super::interpreted::{self, Interpreted};
 use super::{blocks, setup, sys};
 use core::arch::{asm, global_asm};
 use core::ptr::null_mut;
@@ -30,6 +31,8 @@ pub struct Thread {
     pub memory: *mut Memory,
     /// What it allocated last, while nothing came after.
     pub newest: u64,
+    /// In an interpreter; 0: it has none there.
+    pub state: u64,
 }
 
 global_asm!(
@@ -38,12 +41,12 @@ global_asm!(
     ".globl vmaudit_thread",
     ".hidden vmaudit_thread",
     ".type vmaudit_thread,@object",
-    ".size vmaudit_thread,88",
-    "vmaudit_thread: .zero 88",
+    ".size vmaudit_thread,96",
+    "vmaudit_thread: .zero 96",
     ".text",
 );
 
-const _: () = assert!(size_of::<Thread>() == 88);
+const _: () = assert!(size_of::<Thread>() == 96);
 
 #[inline(always)]
 pub fn current() -> *mut Thread {
@@ -77,7 +80,12 @@ pub struct Memo {
 /// Outside of the thread's stack, which may be small.
 #[repr(C)]
 pub struct Memory {
+    /// The stack that was walked last: return addresses, the stack pointer of each, how many.
     pub frames: [u64; MOST_FRAMES],
+    pub pointers: [u64; MOST_FRAMES],
+    pub len: usize,
+    pub flags: u32,
+    pub interpreted: Interpreted,
     pub memos: [Memo; MEMOS],
 }
 
@@ -115,6 +123,7 @@ impl Thread {
             // Of the process that this was forked from: its stacks have other numbers here.
             unsafe { (*self.memory).memos.iter_mut().for_each(|memo| memo.ip = 0) };
         }
+        interpreted::begin(self);
         if own.is_some() {
             setup::end_is_notified(self);
         }

@@ -1,6 +1,7 @@
 //! The walk along a thread's own stack, by rules that vmaudit publishes.
 
 use super::area::{self, *};
+use super::interpreted;
 use super::setup::{self, Area};
 use super::sys;
 use super::thread::{MEMO_WORDS, MEMOS, MOST_FRAMES, Memo, Thread};
@@ -21,7 +22,7 @@ pub struct Registers {
 
 impl Registers {
     #[inline(always)]
-    fn sp(&self) -> u64 {
+    pub fn sp(&self) -> u64 {
         self as *const Registers as u64 + size_of::<Registers>() as u64
     }
 }
@@ -53,8 +54,8 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
         return 0;
     }
     let code = area.head().code.load(Relaxed);
-    let slot = spread(registers.ip ^ sp << 7 ^ registers.bp << 13, MEMOS.trailing_zeros());
-    let memo = unsafe { &mut *(&raw mut (*thread.memory).memos[slot & (MEMOS - 1)]) };
+    let slot = slot_of(registers);
+    let memo = unsafe { &mut *(&raw mut (*thread.memory).memos[slot]) };
     if memo.ip == registers.ip
         && memo.sp == sp
         && memo.bp == registers.bp
@@ -67,10 +68,32 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
             at += 1;
         }
         if at == len {
-            return memo.stack;
+            return with_interpreted(thread, registers, function, memo.stack);
         }
     }
-    walk(thread, registers, function, memo)
+    let stack = walk(thread, registers, function, memo);
+    with_interpreted(thread, registers, function, stack)
+}
+
+#[inline(always)]
+fn with_interpreted(thread: &mut Thread, registers: &Registers, function: u8, stack: u32) -> u32 {
+    match setup::area().head().interpreted.load(Relaxed) {
+        0 => stack,
+        _ => interpreted::stack_of(thread, registers, function, stack),
+    }
+}
+
+/// Leaves the stack's frames, and how it ends, in the thread's memory.
+pub fn walk_again(thread: &mut Thread, registers: &Registers, function: u8) {
+    let slot = slot_of(registers);
+    let memo = unsafe { &mut *(&raw mut (*thread.memory).memos[slot]) };
+    walk(thread, registers, function, memo);
+}
+
+#[inline(always)]
+fn slot_of(registers: &Registers) -> usize {
+    let key = registers.ip ^ registers.sp() << 7 ^ registers.bp << 13;
+    spread(key, MEMOS.trailing_zeros()) & (MEMOS - 1)
 }
 
 /// A thread may run on a stack that it has made itself.
@@ -87,7 +110,7 @@ fn find_stack(thread: &mut Thread, sp: u64) -> bool {
 }
 
 #[inline(always)]
-fn mix(hash: u64, word: u64) -> u64 {
+pub fn mix(hash: u64, word: u64) -> u64 {
     let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29
 }
@@ -97,7 +120,8 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
     let area = setup::area();
     let head = area.head();
     let code = head.code.load(Acquire);
-    let frames = unsafe { &mut *(&raw mut (*thread.memory).frames) };
+    let (frames, pointers) =
+        unsafe { (&mut *(&raw mut (*thread.memory).frames), &mut *(&raw mut (*thread.memory).pointers)) };
     let first_sp = registers.sp();
     let (mut ip, mut sp, mut bp) = (registers.ip, first_sp, registers.bp);
     let mut hash = mix(code as u64, function as u64);
@@ -114,7 +138,7 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
         word
     };
     loop {
-        frames[len] = ip;
+        (frames[len], pointers[len]) = (ip, sp);
         len += 1;
         hash = mix(hash, ip);
         if len == MOST_FRAMES {
@@ -160,7 +184,8 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
             break;
         }
     }
-    let stack = intern(area, &frames[..len], hash, (function as u32 | flags, code));
+    unsafe { ((*thread.memory).len, (*thread.memory).flags) = (len, flags) };
+    let stack = intern(area, (len, hash), (function as u32 | flags, code), |at| frames[at]);
     // What could not be requested may be known the next time.
     if words <= MEMO_WORDS && !may_change && stack != 0 {
         (memo.sp, memo.bp, memo.stack) = (first_sp, registers.bp, stack);
@@ -261,8 +286,14 @@ fn copy_stack(thread: &mut Thread, sp: u64, request: &Request) -> usize {
 
 const PAGE: u64 = 4096;
 
+/// The number of what consists of so many words, and has this hash.
 #[inline(never)]
-fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u32 {
+pub fn intern(
+    area: Area,
+    (len, hash): (usize, u64),
+    what: (u32, u32),
+    word: impl Fn(usize) -> u64,
+) -> u32 {
     let head = area.head();
     let hash = hash.max(1);
     for at in probes(&HASH_TABLES, hash, HASH_PROBES) {
@@ -271,7 +302,7 @@ fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u3
         if known == 0 {
             match slot.hash.compare_exchange(0, hash, AcqRel, Acquire) {
                 Ok(_) => {
-                    let number = add(area, frames, (what, code));
+                    let number = add(area, len, what, &word);
                     slot.stack.store(if number == 0 { u32::MAX } else { number }, Release);
                     return number;
                 }
@@ -295,23 +326,23 @@ fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u3
     0
 }
 
-fn add(area: Area, frames: &[u64], (what, code): (u32, u32)) -> u32 {
+fn add(area: Area, len: usize, (what, code): (u32, u32), word: impl Fn(usize) -> u64) -> u32 {
     let head = area.head();
-    let first = head.next_word.fetch_add(frames.len() as u64, Relaxed) as usize;
-    if first + frames.len() > WORDS || head.last_stack.load(Relaxed) as usize >= STACKS - 2 {
+    let first = head.next_word.fetch_add(len as u64, Relaxed) as usize;
+    if first + len > WORDS || head.last_stack.load(Relaxed) as usize >= STACKS - 2 {
         return 0;
     }
     let number = head.last_stack.fetch_add(1, Relaxed) + 1;
     if number as usize >= STACKS {
         return 0;
     }
-    for (index, frame) in frames.iter().enumerate() {
-        area.word(first + index).store(*frame, Relaxed);
+    for index in 0..len {
+        area.word(first + index).store(word(index), Relaxed);
     }
     let stack = area.stack(number as usize);
     stack.first.store(first as u32, Relaxed);
     stack.what.store(what, Relaxed);
     stack.code.store(code, Relaxed);
-    stack.frames.store(frames.len() as u32, Release);
+    stack.frames.store(len as u32, Release);
     number
 }

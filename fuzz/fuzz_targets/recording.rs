@@ -8,7 +8,7 @@ use rusqlite::{Connection, params_from_iter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use vmaudit::model::observation::{
     Block, BlockKind, HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks,
     ThreadObservation,
@@ -212,13 +212,14 @@ fn record(path: &std::path::Path) {
         categories: vec![CategorySize { category: "heap".into(), virt: 8192, rss: 4096 }],
     });
     recorder.step(&Step::Snapshot(observations(7)), &stacks);
-    let lines = frames.map(|frame| SymbolFrame {
+    let line = |frame| SymbolFrame {
         frame,
         function: Some(FunctionName { name: "mmap".into(), linkage: "mmap".into(), offset: 1 }),
         bounds: None,
         location: None,
         inlined: false,
-    });
+    };
+    let lines = frames.map(|frame| Arc::new(line(frame)));
     recorder.names(&SymbolizedStacks { stacks: [(stack, lines.to_vec())].into_iter().collect() }, &stacks);
     recorder.report_part("{\"schema\":1}".into());
     recorder

@@ -6,7 +6,7 @@ use crate::cli::{HeapFormat, HeapViewArgs};
 use crate::heap::report::HeapReport;
 use crate::render::{
     Color, FlameError, HeapView, TextOptions, clean, heap_to_folded, heap_to_heaptrack, heap_to_html,
-    heap_to_pprof, heap_to_svg, heap_to_text, to_json,
+    heap_to_pprof, heap_to_svg, heap_to_text,
 };
 use crate::session::say::say;
 use std::io::{self, IsTerminal};
@@ -37,7 +37,13 @@ impl HeapOutput {
     pub fn write(&self, to: &Output, report: &HeapReport) -> Result<(), AppError> {
         let view = HeapView { by: self.view.by, reverse: self.view.reverse };
         let rendered = match self.view.format {
-            HeapFormat::Json => to_json(report)?.into_bytes(),
+            // It has all stacks in full.
+            HeapFormat::Json => {
+                return to.put_by(|to| {
+                    serde_json::to_writer_pretty(&mut *to, report)?;
+                    to.write_all(b"\n")
+                });
+            }
             HeapFormat::Folded => heap_to_folded(report, view).into_bytes(),
             HeapFormat::Svg => heap_to_svg(report, view)?.into_bytes(),
             HeapFormat::Html => heap_to_html(report)?.into_bytes(),

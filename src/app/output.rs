@@ -91,8 +91,14 @@ pub fn program(command: &[OsString]) -> Vec<Other<'_>> {
 
 /// Writes to standard output.
 pub fn print(bytes: &[u8]) -> Result<(), AppError> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    print_by(|out| out.write_all(bytes))
+}
+
+/// The same, bit by bit.
+pub fn print_by(write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), AppError> {
+    // Not by lines, as the standard library's own buffer.
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
         // `vmaudit run … | head` is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(AppError::Output),

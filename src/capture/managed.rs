@@ -53,7 +53,7 @@ pub(super) fn code(record: &Record, payload: &[u8]) -> Option<(u64, ManagedCode)
 }
 
 /// `form`: bytes and, in the upper half, bytes a character. A string that could not be read is a question mark.
-fn text(bytes: &[u8], form: u64) -> Option<String> {
+pub(super) fn text(bytes: &[u8], form: u64) -> Option<String> {
     let (length, width) = (form as u32 as usize, (form >> 32) as usize);
     if width == 0 {
         return Some("?".to_owned());

@@ -8,7 +8,7 @@ use crate::model::mapping::prot::Sharing;
 use crate::model::mapping::{Mapping, MappingFile};
 use crate::model::stack::{ManagedCode, ManagedFrames};
 use crate::model::{
-    Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Touch, VmEvent, VmOp,
+    Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Tid, Touch, VmEvent, VmOp,
 };
 use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_VMA, PR_SET_VMA_ANON_NAME, VM_MAYSHARE, VM_PFNMAP};
 use std::collections::HashMap;
@@ -98,6 +98,12 @@ impl Decoder {
             }
             _ => self.event(&record, payload),
         }
+    }
+
+    /// The managed frames that were sent before a record of that thread, of the stack that begins there.
+    pub fn managed_before(&mut self, tid: Tid, sp: u64) -> Option<ManagedFrames> {
+        let attachments = self.pending.remove(&(tid as u32))?;
+        attachments.managed.filter(|(of, _)| *of == sp).map(|(_, frames)| frames)
     }
 
     fn attach(&mut self, record: &Record, payload: &[u8]) {

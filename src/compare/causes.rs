@@ -6,6 +6,7 @@ use crate::report::Report;
 use crate::report::model::{Frame, Process, Region, Role, Stack};
 use crate::report::number::change;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Bytes of all regions with one owner.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -127,14 +128,14 @@ fn outline(stack: &Stack) -> String {
 
 /// The frames of the code that requested the memory, without those of the allocator, which takes other paths
 /// with other settings.
-fn requesting(stack: &Stack) -> &[Frame] {
+fn requesting(stack: &Stack) -> &[Arc<Frame>] {
     let entry = stack.frames.iter().rposition(|frame| frame.role == Role::Allocator);
     let outside = entry.and_then(|at| stack.frames.get(at + 1..)).filter(|frames| !frames.is_empty());
     outside.unwrap_or(&stack.frames)
 }
 
 /// A name that says something: not the call's wrapper, nor where threads and programs begin.
-fn named(frame: &Frame) -> Option<&str> {
+fn named(frame: &Arc<Frame>) -> Option<&str> {
     frame.symbol.as_deref().filter(|_| !matches!(frame.role, Role::Wrapper | Role::Start))
 }
 

@@ -5,6 +5,7 @@
 
 use crate::report::model::{Frame, Role, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// Frames outside all modules: their addresses are absolute.
 const NOWHERE: &str = "[unknown]";
@@ -150,7 +151,7 @@ impl Stacks {
 /// names, a complete stack's outermost frame is one of them if the next one lies in the same module, without
 /// a name, too: `start_thread`.
 fn start(stack: &Stack) -> usize {
-    let of_start = |frame: &&Frame| frame.role == Role::Start;
+    let of_start = |frame: &&Arc<Frame>| frame.role == Role::Start;
     let named = stack.frames.iter().rev().take_while(of_start).count();
     match stack.frames.as_slice() {
         _ if named > 0 => named,
@@ -223,7 +224,11 @@ mod tests {
         };
         let totals = Totals { virt: 4096, writable: 4096, ..Totals::default() };
         let process = Process { totals, regions: vec![region], aslr: true, ..Process::default() };
-        let stack = Stack { frames, completeness: "complete".into(), ..Stack::default() };
+        let stack = Stack {
+            frames: frames.into_iter().map(Arc::new).collect(),
+            completeness: "complete".into(),
+            ..Stack::default()
+        };
         Report { schema: 1, processes: vec![process], stacks: vec![stack], ..Report::default() }
     }
 

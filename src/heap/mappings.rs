@@ -3,8 +3,9 @@
 
 use super::report::HeapProcess;
 use crate::model::number::signed;
-use crate::report::heap_description_of;
-use crate::report::model::Process;
+use crate::report::model::{Process, Region};
+use crate::report::units::size;
+use crate::report::{heap_description_of, own_blocks};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one process. `mapped` = `resident` + `swapped` + `purged` + `untouched`, and `resident` =
@@ -85,6 +86,25 @@ pub fn compare(heap: &HeapProcess, mappings: &Process) -> Option<Comparison> {
     found.kept = found.resident.saturating_sub(found.asked);
     found.differences = differences(&found);
     Some(found)
+}
+
+/// What a runtime in the process hands out itself, without the allocators whose calls are counted: sentences.
+pub fn not_counted(mappings: &Process) -> Vec<String> {
+    let mut all = Vec::new();
+    for blocks in own_blocks() {
+        let own = |region: &&Region| region.category == blocks.category && region.part == blocks.part;
+        let bytes: u64 = mappings.regions.iter().filter(own).map(|region| region.virt).sum();
+        if bytes > 0 {
+            all.push(format!(
+                "{}, {} in all, and does not call malloc for each: they are in no figure here; with {} in its \
+                 environment, it does, and each is counted",
+                blocks.what,
+                size(bytes),
+                blocks.counted_by
+            ));
+        }
+    }
+    all
 }
 
 fn differences(found: &Comparison) -> Vec<Difference> {

@@ -2,6 +2,7 @@
 
 use super::style::{clean, truncated};
 use crate::report::model::{Frame, Role, Stack};
+use std::sync::Arc;
 
 /// `memset < zmalloc < … < main`: where in the program something was done.
 pub(super) fn chain(stack: &Stack, width: usize) -> String {
@@ -32,7 +33,8 @@ pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
 /// where the function itself follows.
 fn own_frames(stack: &Stack) -> Vec<&Frame> {
     let is_managed = stack.frames.iter().any(|f| f.managed);
-    let frames = if is_managed { stack.as_written().0 } else { stack.frames.iter().collect() };
+    let frames =
+        if is_managed { stack.as_written().0 } else { stack.frames.iter().map(Arc::as_ref).collect() };
     let end = frames.iter().rposition(|f| f.role != Role::Start).map_or(frames.len(), |last| last + 1);
     let is_part = |f: &Frame, next: Option<&Frame>| {
         f.inlined && f.symbol.is_some() && next.is_some_and(|next| next.symbol == f.symbol)

@@ -4,10 +4,16 @@ use super::model::{Frame, Report, Stack};
 pub use crate::attribution::code::Role;
 pub use crate::attribution::role::role_of_module;
 use crate::attribution::role::{on_behalf_of, role_of, role_of_managed};
+use std::sync::Arc;
 
 impl Stack {
     /// Frames get their roles here. `completeness` as in the report.
     pub fn new(frames: Vec<Frame>, completeness: &str) -> Stack {
+        Stack::of(frames.into_iter().map(Arc::new).collect(), completeness)
+    }
+
+    /// As [`Stack::new`], of frames that other stacks have, too.
+    pub fn of(frames: Vec<Arc<Frame>>, completeness: &str) -> Stack {
         let truncated = completeness == "truncated";
         let mut stack = Stack { frames, truncated, completeness: completeness.to_owned(), caller: None };
         stack.classify();
@@ -17,12 +23,10 @@ impl Stack {
     /// Recomputes each frame's role and the caller: for a report that another version wrote.
     pub fn classify(&mut self) {
         for frame in &mut self.frames {
-            frame.role = match frame.managed {
-                true => {
-                    role_of_managed(frame.file.as_deref().unwrap_or(&frame.module), frame.symbol.as_deref())
-                }
-                false => role_of(&frame.module, frame.symbol.as_deref()),
-            };
+            let role = frame.true_role();
+            if frame.role != role {
+                Arc::make_mut(frame).role = role;
+            }
         }
         let shown = self.without_aliases();
         let aliases = self.frames.len() - shown.len();
@@ -30,7 +34,7 @@ impl Stack {
     }
 
     /// Without a second frame for the system call's wrapper.
-    pub fn without_aliases(&self) -> &[Frame] {
+    pub fn without_aliases(&self) -> &[Arc<Frame>] {
         let aliases = self.frames.iter().take_while(|f| f.inlined).count();
         match self.frames.get(aliases) {
             Some(wrapper) if wrapper.role == Role::Wrapper => &self.frames[aliases..],
@@ -42,14 +46,16 @@ impl Stack {
     /// does between and below them. And how many frames that leaves out.
     pub fn as_written(&self) -> (Vec<&Frame>, usize) {
         let all = self.without_aliases();
-        let Some(first) = all.iter().position(|f| f.managed) else { return (all.iter().collect(), 0) };
-        let evaluates = |pair: &&[Frame]| pair[0].managed && !pair[1].managed;
+        let Some(first) = all.iter().position(|f| f.managed) else {
+            return (all.iter().map(Arc::as_ref).collect(), 0);
+        };
+        let evaluates = |pair: &&[Arc<Frame>]| pair[0].managed && !pair[1].managed;
         let interpreters: Vec<&str> =
             all.windows(2).filter(evaluates).map(|pair| pair[1].module.as_str()).collect();
         let is_own =
             |f: &Frame| !f.managed && f.role != Role::Start && interpreters.contains(&f.module.as_str());
         let shown = all.iter().enumerate().filter(|(at, f)| *at < first || !is_own(f));
-        let shown: Vec<&Frame> = shown.map(|(_, f)| f).collect();
+        let shown: Vec<&Frame> = shown.map(|(_, f)| f.as_ref()).collect();
         let left_out = all.len() - shown.len();
         (shown, left_out)
     }
@@ -61,6 +67,14 @@ impl Stack {
 }
 
 impl Frame {
+    /// By its names.
+    pub(super) fn true_role(&self) -> Role {
+        match self.managed {
+            true => role_of_managed(self.file.as_deref().unwrap_or(&self.module), self.symbol.as_deref()),
+            false => role_of(&self.module, self.symbol.as_deref()),
+        }
+    }
+
     /// In the C library or the loader, whatever the function does.
     pub fn in_system_library(&self) -> bool {
         matches!(role_of_module(&self.module), Role::Libc | Role::Loader)
@@ -81,8 +95,8 @@ impl Report {
 
 /// Where a runtime made the call, on another stack than that of the program's code: the first function on
 /// that one which is not the runtime's.
-fn behind_runtime(frames: &[Frame], own: impl Fn(&Frame) -> bool) -> Option<usize> {
-    let runtimes = |f: &&Frame| f.role == Role::Runtime;
+fn behind_runtime(frames: &[Arc<Frame>], own: impl Fn(&Arc<Frame>) -> bool) -> Option<usize> {
+    let runtimes = |f: &&Arc<Frame>| f.role == Role::Runtime;
     frames.iter().find(|f| own(f)).filter(runtimes)?;
     let switched = frames.iter().position(|f| {
         f.role == Role::Runtime && f.symbol.as_deref().is_some_and(|name| on_behalf_of(name).is_some())
@@ -93,12 +107,12 @@ fn behind_runtime(frames: &[Frame], own: impl Fn(&Frame) -> bool) -> Option<usiz
 
 /// The function that a reader would name: the first with a name outside of the allocator and the system's
 /// libraries, or else whatever has a name.
-fn caller(frames: &[Frame]) -> Option<usize> {
-    let named = |f: &Frame| f.symbol.is_some();
+fn caller(frames: &[Arc<Frame>]) -> Option<usize> {
+    let named = |f: &Arc<Frame>| f.symbol.is_some();
     let own =
-        |f: &Frame| named(f) && !f.in_system_library() && !matches!(f.role, Role::Wrapper | Role::Start);
+        |f: &Arc<Frame>| named(f) && !f.in_system_library() && !matches!(f.role, Role::Wrapper | Role::Start);
     // Where a managed language's functions are known, they are what its user wrote.
-    let managed = |f: &Frame| f.managed && f.role == Role::Program;
+    let managed = |f: &Arc<Frame>| f.managed && f.role == Role::Program;
     if let Some(at) = frames.iter().position(managed) {
         return Some(at);
     }

@@ -5,6 +5,7 @@ use super::model::{Frame, Process, Report, Stack};
 use crate::model::number::change;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// `report --growth`, as it is written (docs/report.md).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -51,7 +52,7 @@ impl StackGrowth {
 }
 
 /// A call by what it is, not by its number in one report.
-type Key<'a> = (Option<&'a str>, &'a str, Option<&'a [Frame]>);
+type Key<'a> = (Option<&'a str>, &'a str, Option<&'a [Arc<Frame>]>);
 
 /// Compares the processes of two moments by pid.
 pub fn growth((from, from_ns): (&Report, u64), (to, to_ns): (&Report, u64)) -> Growth {
@@ -90,7 +91,7 @@ struct Stacks {
 }
 
 impl Stacks {
-    fn number(&mut self, frames: &[Frame], source: &Report) -> Option<u64> {
+    fn number(&mut self, frames: &[Arc<Frame>], source: &Report) -> Option<u64> {
         let known = self.all.iter().position(|stack| stack.frames == frames);
         let at = match known {
             Some(at) => at,

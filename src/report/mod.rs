@@ -23,7 +23,7 @@ mod words;
 
 pub use crate::attribution::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
-    place_option, units,
+    own_blocks, place_option, units,
 };
 pub use crate::model::number;
 pub use build::{ProcessAudit, RANGES_SHOWN, ReportBuilder, build, build_for_text, summarize};
@@ -31,7 +31,7 @@ pub use facts::{EventCounts, Inside, ProcessFacts, RunFacts};
 pub use model::{Report, SCHEMA};
 pub use parts::Parts;
 pub use peak::{MAX_GONE, PREEXISTING};
-pub use stacks::named_stack;
+pub use stacks::{SharedFrames, named_stack};
 pub use summary::{LEFT_OUT, Seen, Summary, WORTH_FINDINGS};
 pub use timeline::Timeline;
 pub use touch::NAMED_ROWS;

@@ -7,6 +7,8 @@ use crate::model::{
     Completeness, FrameKind, FunctionName, StackId, StackTable, SymbolFrame, SymbolizedStacks,
 };
 use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Renumbers the stacks that the report refers to, in order of first use.
 #[derive(Default)]
@@ -24,30 +26,55 @@ impl StackNumbers {
     }
 
     pub(super) fn export(&self, table: &StackTable, names: &SymbolizedStacks) -> Vec<model::Stack> {
-        self.used.iter().map(|&id| named_stack(id, table, names)).collect()
+        let mut frames = SharedFrames::default();
+        self.used.iter().map(|&id| frames.named_stack(id, table, names)).collect()
     }
 }
 
 /// A stack with what is known of its frames. One that the table does not have is `incomplete`.
 pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
-    if id.0 as usize >= table.len() {
-        return model::Stack::new(Vec::new(), "incomplete");
+    SharedFrames::default().named_stack(id, table, names)
+}
+
+/// The frames of several stacks, each once. Of one table and its names.
+#[derive(Default)]
+pub struct SharedFrames<'a> {
+    /// By the address of what they were made from, which is borrowed as long.
+    known: HashMap<*const SymbolFrame, Arc<model::Frame>>,
+    names: PhantomData<&'a SymbolizedStacks>,
+}
+
+impl<'a> SharedFrames<'a> {
+    /// As [`named_stack`].
+    pub fn named_stack(
+        &mut self,
+        id: StackId,
+        table: &StackTable,
+        names: &'a SymbolizedStacks,
+    ) -> model::Stack {
+        if id.0 as usize >= table.len() {
+            return model::Stack::new(Vec::new(), "incomplete");
+        }
+        let raw = table.stack(id);
+        let named = names.frames(id);
+        let frames = if named.is_empty() {
+            let unnamed =
+                |f| SymbolFrame { frame: f, function: None, bounds: None, location: None, inlined: false };
+            raw.frames.iter().map(|&f| Arc::new(frame(&unnamed(f), table))).collect()
+        } else {
+            let shared = |f: &Arc<SymbolFrame>| {
+                let known = self.known.entry(Arc::as_ptr(f)).or_insert_with(|| Arc::new(frame(f, table)));
+                Arc::clone(known)
+            };
+            named.iter().map(shared).collect()
+        };
+        let completeness = match raw.completeness {
+            Completeness::Complete => "complete",
+            Completeness::Truncated => "truncated",
+            Completeness::Incomplete => "incomplete",
+        };
+        model::Stack::of(frames, completeness)
     }
-    let raw = table.stack(id);
-    let named = names.frames(id);
-    let frames = if named.is_empty() {
-        let unnamed =
-            |f| SymbolFrame { frame: f, function: None, bounds: None, location: None, inlined: false };
-        raw.frames.iter().map(|&f| frame(&unnamed(f), table)).collect()
-    } else {
-        named.iter().map(|f| frame(f, table)).collect()
-    };
-    let completeness = match raw.completeness {
-        Completeness::Complete => "complete",
-        Completeness::Truncated => "truncated",
-        Completeness::Incomplete => "incomplete",
-    };
-    model::Stack::new(frames, completeness)
 }
 
 fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
@@ -57,7 +84,7 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
     let generated =
         module.is_some_and(|m| m.is_generated()) && line.function.as_ref().is_some_and(of_program);
     let unnamed_bounds = line.bounds.filter(|_| line.function.is_none());
-    model::Frame {
+    let mut frame = model::Frame {
         module: module.map_or_else(|| "[unknown]".to_string(), |m| m.short_name()),
         build_id: module.and_then(|m| m.build_id.clone()),
         offset: hex(if interpreted {
@@ -75,5 +102,7 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
         function_offset: unnamed_bounds.map(|b| b.1),
         guess: line.frame.kind == FrameKind::Guess,
         managed: interpreted || generated,
-    }
+    };
+    frame.role = frame.true_role();
+    frame
 }

@@ -12,6 +12,7 @@ use crate::touch::{Count, RowId, Sample, SpaceTouches, TouchKey, Touches};
 use shares::shares;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Rows of one process that are distinguished by their stacks, those with the most faults.
 pub const NAMED_ROWS: usize = 4000;
@@ -82,7 +83,7 @@ impl SameFunctions<'_> {
             return known;
         }
         let frames = self.names.frames(id);
-        let key = |f: &crate::model::SymbolFrame| match (&f.function, f.bounds) {
+        let key = |f: &Arc<crate::model::SymbolFrame>| match (&f.function, f.bounds) {
             (Some(function), _) => FunctionKey::Named(f.frame.module, function.name.clone()),
             (None, Some((start, _))) => FunctionKey::Starts(f.frame.module, start),
             (None, None) => FunctionKey::At(f.frame),

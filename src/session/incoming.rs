@@ -6,14 +6,14 @@ use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch};
 use crate::model::Tid;
 use crate::model::hash::IntMap;
-use crate::model::stack::ManagedCode;
+use crate::model::stack::{ManagedCode, ManagedFrames};
 
 /// A record of a ring, decoded.
 pub(super) enum Incoming<'a> {
     Call(Captured<'a>),
     Touch(CapturedTouch<'a>),
-    Allocation(CapturedHeap<'a>),
-    Site(CapturedSite<'a>),
+    Allocation(CapturedHeap<'a>, Option<ManagedFrames>),
+    Site(CapturedSite<'a>, Option<ManagedFrames>),
     Probed(CapturedCall<'a>),
 }
 
@@ -43,8 +43,15 @@ impl RecordDecoder {
             return wire::touch(raw).map(Incoming::Touch);
         }
         let decoded = match (heap_wire::is_site(raw), heap_wire::is_heap(raw)) {
-            (true, _) => heap_wire::decode_site(raw).map(Incoming::Site),
-            (_, true) => heap_wire::decode(raw).map(Incoming::Allocation),
+            (true, _) => heap_wire::decode_site(raw).map(|site| {
+                let managed = site.has_frames.then(|| self.calls.managed_before(site.tid, site.stack.sp));
+                Incoming::Site(site, managed.flatten())
+            }),
+            (_, true) => heap_wire::decode(raw).map(|captured| {
+                let stack = captured.stack.as_ref().filter(|_| captured.has_frames);
+                let managed = stack.and_then(|stack| self.calls.managed_before(captured.event.tid, stack.sp));
+                Incoming::Allocation(captured, managed)
+            }),
             _ => return self.calls.decode(raw).map(Incoming::Call),
         };
         self.undecodable += u64::from(decoded.is_none());

@@ -16,7 +16,7 @@ mod generated;
 mod incoming;
 mod known;
 pub mod load;
-mod managed;
+pub mod managed;
 pub mod pipeline;
 pub mod record;
 pub mod replay;

@@ -197,8 +197,8 @@ impl Pipeline {
         match self.decoder.decode(raw) {
             Some(Incoming::Call(captured)) => self.call(captured),
             Some(Incoming::Touch(captured)) => self.touch(captured),
-            Some(Incoming::Allocation(captured)) => self.allocation(captured),
-            Some(Incoming::Site(site)) => self.site(&site),
+            Some(Incoming::Allocation(captured, managed)) => self.allocation(captured, managed.as_ref()),
+            Some(Incoming::Site(site, managed)) => self.site(&site, managed.as_ref()),
             Some(Incoming::Probed(call)) => self.probed(&call),
             None => {}
         }
@@ -210,23 +210,7 @@ impl Pipeline {
         self.time_ns = event.time_ns;
         if let Some(mut stack) = stack {
             stack.left = left.as_ref().map(CopiedStack::as_left);
-            let completeness = match &managed {
-                None => {
-                    let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
-                    event.stack = Ok(id);
-                    completeness
-                }
-                Some(managed) => {
-                    let (id, completeness, pointers) =
-                        self.unwind_by(event.mm, event.task.pid, |unwinder, stacks| {
-                            unwinder.unwind_with_pointers(event.mm, &stack, stacks)
-                        });
-                    let walked = Walked { stack: id, pointers: &pointers };
-                    event.stack = Ok(self.compose(&walked, managed));
-                    completeness
-                }
-            };
-            self.count(completeness);
+            event.stack = Ok(self.unwind_managed((event.mm, event.task.pid), &stack, managed.as_ref()));
             if let Some(again) = self.unwinder.repeated() {
                 self.known.publish(event.mm, &again);
             }
@@ -251,24 +235,40 @@ impl Pipeline {
         self.for_each_sink(|sink, context| sink.event(&event, context));
     }
 
+    /// With the managed frames that are on it.
+    fn unwind_managed(
+        &mut self,
+        (mm, pid): (MmKey, Pid),
+        stack: &StackSample<'_>,
+        managed: Option<&ManagedFrames>,
+    ) -> StackId {
+        let (id, completeness) = match managed {
+            None => self.unwind(mm, pid, stack),
+            Some(managed) => {
+                let (id, completeness, pointers) = self
+                    .unwind_by(mm, pid, |unwinder, stacks| unwinder.unwind_with_pointers(mm, stack, stacks));
+                (self.compose(&Walked { stack: id, pointers: &pointers }, managed), completeness)
+            }
+        };
+        self.count(completeness);
+        id
+    }
+
     fn compose(&mut self, walked: &Walked<'_>, managed: &ManagedFrames) -> StackId {
         self.managed.compose(walked, managed, self.decoder.codes(), &mut self.stacks)
     }
 
     /// The ledger of mappings does not get it.
-    fn allocation(&mut self, mut captured: CapturedHeap<'_>) {
+    fn allocation(&mut self, mut captured: CapturedHeap<'_>, managed: Option<&ManagedFrames>) {
         let (mm, pid) = (captured.event.mm, captured.event.pid);
         if let Some(stack) = &captured.stack {
-            let (id, completeness) = self.unwind(mm, pid, stack);
-            captured.event.stack = Ok(id);
-            self.count(completeness);
+            captured.event.stack = Ok(self.unwind_managed((mm, pid), stack, managed));
         }
         self.for_each_sink(|sink, context| sink.allocated(&captured, context));
     }
 
-    fn site(&mut self, site: &CapturedSite<'_>) {
-        let (id, completeness) = self.unwind(site.mm, site.pid, &site.stack);
-        self.count(completeness);
+    fn site(&mut self, site: &CapturedSite<'_>, managed: Option<&ManagedFrames>) {
+        let id = self.unwind_managed((site.mm, site.pid), &site.stack, managed);
         self.for_each_sink(|sink, _| sink.site(site, id));
     }
 

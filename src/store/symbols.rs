@@ -10,6 +10,7 @@ use crate::model::{
     Frame, FrameKind, FunctionName, SourceLine, StackId, StackTable, SymbolFrame, SymbolizedStacks,
 };
 use rusqlite::{Connection, params};
+use std::sync::Arc;
 
 pub(super) fn kind_number(kind: FrameKind) -> i64 {
     match kind {
@@ -58,7 +59,7 @@ impl NamedFrames {
                 out.extend(of_frame.iter().zip(0..).map(|(line, n)| Row::Symbol {
                     frame: i64::from(number),
                     n,
-                    named: Box::new(line.clone()),
+                    named: Box::new(line.as_ref().clone()),
                 }));
             }
         }
@@ -89,7 +90,7 @@ pub(super) fn insert(db: &Connection, (frame, n): (i64, i64), named: &SymbolFram
 #[derive(Default, Debug)]
 pub struct FrameNames {
     /// By index into [`StackTable::frames`].
-    lines: IntMap<u32, Vec<SymbolFrame>>,
+    lines: IntMap<u32, Vec<Arc<SymbolFrame>>>,
 }
 
 impl FrameNames {
@@ -121,7 +122,7 @@ impl FrameNames {
             };
             let inlined = row.flag(9)?;
             let line = SymbolFrame { frame: *frame, function, bounds, location, inlined };
-            names.lines.entry(number).or_default().push(line);
+            names.lines.entry(number).or_default().push(Arc::new(line));
             count += 1;
             Ok(())
         })?;
@@ -130,7 +131,7 @@ impl FrameNames {
     }
 
     /// The lines of a stack, innermost first; None where a frame of it was not resolved.
-    pub fn stack(&self, id: StackId, stacks: &StackTable) -> Option<Vec<SymbolFrame>> {
+    pub fn stack(&self, id: StackId, stacks: &StackTable) -> Option<Vec<Arc<SymbolFrame>>> {
         if id.0 as usize >= stacks.len() {
             return None;
         }

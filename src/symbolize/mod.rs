@@ -23,6 +23,7 @@ use lines::{LineJob, Lines, resolve};
 use module::ModuleNames;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where to search, and how much work to do.
@@ -129,9 +130,16 @@ impl Symbolizer {
             let lines = lines.unwrap_or_default();
             self.named.insert((id, offset), name(module, svma, lines));
         }
-        let frames = |id: &StackId| {
-            let frames = table.stack(*id).frames;
-            frames.iter().flat_map(|frame| lines_of_frame(frame, table, &self.named)).collect()
+        let mut known: HashMap<Frame, Vec<Arc<SymbolFrame>>> = HashMap::new();
+        let mut frames = |id: &StackId| {
+            let mut all = Vec::new();
+            for frame in table.stack(*id).frames {
+                let lines = known.entry(frame).or_insert_with(|| {
+                    lines_of_frame(&frame, table, &self.named).into_iter().map(Arc::new).collect()
+                });
+                all.extend(lines.iter().cloned());
+            }
+            all
         };
         SymbolizedStacks { stacks: ids.iter().map(|id| (*id, frames(id))).collect() }
     }

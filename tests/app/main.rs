@@ -20,6 +20,7 @@ mod heap {
     mod formats;
     mod lives;
     mod preload;
+    mod python;
     mod recorded;
     mod runtime;
     mod unchanged;

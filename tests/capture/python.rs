@@ -1,39 +1,17 @@
 //! The functions of Python in the stacks of calls, against what the interpreter itself says at the same moment.
 
-use crate::support::managed::waiting;
-use crate::support::{audit, manifest_dir, skip, skip_without_bpf, vmaudit};
+use crate::support::managed::{pythons_or_skip, waiting};
+use crate::support::{audit, manifest_dir, vmaudit};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Frames that are copied at most.
 const COPIED: usize = 128;
 /// Bytes of a name that are copied at most.
 const NAME: usize = 1024;
-
-/// The interpreters on this machine whose frames are read; and those in `$VMAUDIT_PYTHONS`, separated by colons.
-fn pythons() -> Vec<PathBuf> {
-    let more = std::env::var_os("VMAUDIT_PYTHONS").unwrap_or_default();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> =
-        std::env::split_paths("/usr/bin").chain(std::env::split_paths(&path)).collect();
-    let named = (11..=14).map(|minor| format!("python3.{minor}"));
-    let on_path = named.flat_map(|name| folders.iter().map(|folder| folder.join(&name)).collect::<Vec<_>>());
-    let is_program = |file: &PathBuf| fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
-    let all: BTreeSet<PathBuf> =
-        std::env::split_paths(&more).chain(on_path).filter_map(|file| fs::canonicalize(file).ok()).collect();
-    all.into_iter().filter(is_program).collect()
-}
-
-fn pythons_or_skip(test: &str) -> Vec<PathBuf> {
-    let found = if skip_without_bpf(test) { Vec::new() } else { pythons() };
-    if found.is_empty() {
-        skip(test, "no python3.11 to python3.14");
-    }
-    found
-}
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

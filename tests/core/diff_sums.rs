@@ -4,6 +4,7 @@
 use crate::saved;
 use proptest::prelude::*;
 use std::path::Path;
+use std::sync::Arc;
 use vmaudit::diff::model::{Change, Width, Widths};
 use vmaudit::diff::{By, Diff, Options, Pick, Side, compare};
 use vmaudit::report::model::{
@@ -179,7 +180,10 @@ fn report(processes: &[Vec<Piece>], first_pid: i32, build: u8) -> Report {
         ..Frame::default()
     };
     let stack = |k: u64| Stack {
-        frames: (0..k % 5).map(|i| frame(["a", "b", "[unknown]"][i as usize % 3], i * k)).collect(),
+        frames: (0..k % 5)
+            .map(|i| frame(["a", "b", "[unknown]"][i as usize % 3], i * k))
+            .map(Arc::new)
+            .collect(),
         ..Stack::default()
     };
     Report {

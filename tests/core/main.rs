@@ -68,6 +68,7 @@ mod procfs {
 mod sentences;
 mod report {
     mod growth;
+    mod shared_frames;
 }
 mod store {
     mod heap;

@@ -1,11 +1,14 @@
 //! Programs of managed runtimes that wait, and snapshots of them.
 
 use super::report::{list, number};
-use super::{Audit, AuditReport, Guard, finished, vmaudit};
+use super::{Audit, AuditReport, Guard, finished, skip, skip_without_bpf, vmaudit};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -24,6 +27,30 @@ pub fn installed(name: &str) -> Option<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     places.insert(0, PathBuf::from("/usr/bin"));
     places.into_iter().map(|folder| folder.join(name)).find(|file| file.exists())
+}
+
+/// The interpreters of these versions (3.x) on this machine; and those in `$VMAUDIT_PYTHONS`, separated by colons.
+pub fn pythons(minors: RangeInclusive<u32>) -> Vec<PathBuf> {
+    let more = std::env::var_os("VMAUDIT_PYTHONS").unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> =
+        std::env::split_paths("/usr/bin").chain(std::env::split_paths(&path)).collect();
+    let names: Vec<OsString> = minors.map(|minor| format!("python3.{minor}").into()).collect();
+    let on_path = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    let is_program = |file: &PathBuf| fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
+    let is_one = |file: &PathBuf| file.file_name().is_some_and(|name| names.iter().any(|one| one == name));
+    let all: BTreeSet<PathBuf> =
+        std::env::split_paths(&more).chain(on_path).filter_map(|file| fs::canonicalize(file).ok()).collect();
+    all.into_iter().filter(|file| is_one(file) && is_program(file)).collect()
+}
+
+/// Those whose frames are read; a line says where there are none.
+pub fn pythons_or_skip(test: &str) -> Vec<PathBuf> {
+    let found = if skip_without_bpf(test) { Vec::new() } else { pythons(11..=14) };
+    if found.is_empty() {
+        skip(test, "no python3.11 to python3.14");
+    }
+    found
 }
 
 /// A program that says READY and waits.

@@ -29,7 +29,10 @@ pub fn compare(report: &mut HeapReport, audited: &Report, seen: &HashSet<Pid>) {
     for process in &mut report.processes {
         let found = audited.processes.iter().find(|mapped| mapped.pid == process.pid);
         match found.filter(|_| seen.contains(&process.pid)) {
-            Some(mapped) => process.beside = mappings::compare(process, mapped),
+            Some(mapped) => {
+                process.beside = mappings::compare(process, mapped);
+                process.gaps.extend(mappings::not_counted(mapped));
+            }
             None => process.gaps.push(
                 "what of it is resident is not known: it ended before its mappings could be examined"
                     .to_owned(),

@@ -8,7 +8,7 @@
 //! | a FIFO, a device, an own descriptor (`/dev/stderr`, `/dev/fd/N`) | opened at once, and written to |
 
 use super::conflict::{self, Other};
-use super::print;
+use super::print_by;
 use crate::app::error::AppError;
 use crate::launch::behind_sudo;
 use nix::errno::Errno;
@@ -17,10 +17,10 @@ use nix::unistd::linkat;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// Permissions of a report that was not there before: it holds command lines, paths and addresses.
@@ -29,6 +29,8 @@ const MODE: u32 = 0o600;
 const MOST_LINKS: usize = 40;
 /// Names that are tried for a file next to the report's.
 const ATTEMPTS: u32 = 100;
+/// Bytes that are written at once.
+const BUFFER: usize = 64 << 10;
 
 /// Where a report goes.
 #[derive(Debug)]
@@ -104,14 +106,25 @@ impl Output {
     /// # Errors
     /// The write that failed; a regular file then is what it was.
     pub fn put(&self, report: &[u8]) -> Result<(), AppError> {
-        let Some(path) = &self.path else { return print(report) };
+        self.put_by(|to| to.write_all(report))
+    }
+
+    /// As [`Output::put`], of a report that is too large to be in memory as a whole.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn put_by(&self, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), AppError> {
+        let Some(path) = &self.path else { return print_by(write) };
         let mut place = self.place.borrow_mut();
         let written = place.opened(path).and_then(|()| match &mut *place {
-            Target::Open(file) => file.write_all(report).or_else(no_reader),
-            Target::Overwritten(file) => file
-                .write_all_at(report, 0)
-                .and_then(|()| file.set_len(u64::try_from(report.len()).unwrap_or(u64::MAX))),
-            Target::Replaced(replaced) => replaced.put(report),
+            Target::Open(file) => buffered(file, write).or_else(no_reader),
+            Target::Overwritten(file) => {
+                file.rewind()?;
+                buffered(file, write)?;
+                let length = file.stream_position()?;
+                file.set_len(length)
+            }
+            Target::Replaced(replaced) => replaced.put(write),
             Target::Stdout | Target::Stderr | Target::Fifo => Ok(()),
         });
         written.map_err(|source| AppError::Write { path: path.clone(), source })
@@ -259,9 +272,9 @@ impl Target {
 }
 
 impl Replaced {
-    fn put(&mut self, report: &[u8]) -> io::Result<()> {
+    fn put(&mut self, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let mut fresh = self.fresh()?;
-        fresh.file.write_all(report)?;
+        buffered(&mut fresh.file, write)?;
         self.publish(fresh).map(drop)
     }
 
@@ -310,6 +323,12 @@ impl Replaced {
         fresh.name = None;
         Ok(())
     }
+}
+
+fn buffered(file: &mut File, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut to = BufWriter::with_capacity(BUFFER, file);
+    write(&mut to)?;
+    to.flush()
 }
 
 /// A new file that has a name.

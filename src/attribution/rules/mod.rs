@@ -113,6 +113,11 @@ pub trait Rule: Sync {
         None
     }
 
+    /// What it hands out of its mappings itself, so that those who count an allocator's calls do not see it.
+    fn own_blocks(&self) -> Option<OwnBlocks> {
+        None
+    }
+
     /// What its compiler calls a function that it has made, in a perf map (`/tmp/perf-PID.map`), in parts.
     fn generated_function(&self, _entry: &str) -> Option<GeneratedFunction> {
         None
@@ -320,6 +325,23 @@ pub fn budgets() -> impl Iterator<Item = BudgetQuery> {
 pub fn heap_description_of(category: &str) -> Option<&'static str> {
     let rule = RULES.iter().find(|rule| rule.categories().iter().any(|own| own.id == category))?;
     rule.heap_description()
+}
+
+/// Blocks that a runtime hands out itself: no call of an allocator stands for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnBlocks {
+    pub category: &'static str,
+    /// The part of such mappings that the blocks are in.
+    pub part: &'static str,
+    /// Begins a sentence.
+    pub what: &'static str,
+    /// With this in its environment, the runtime calls the allocator for each.
+    pub counted_by: &'static str,
+}
+
+/// All of them.
+pub fn own_blocks() -> impl Iterator<Item = OwnBlocks> {
+    RULES.iter().filter_map(|rule| rule.own_blocks())
 }
 
 /// How a variable that is a list of options separates them.

@@ -82,6 +82,8 @@ pub(super) struct Shared<'a> {
     pub threads: BorrowedFd<'a>,
     pub ring: BorrowedFd<'a>,
     pub counters: BorrowedFd<'a>,
+    /// Which files have an interpreter, which processes, and whose code was sent already.
+    pub interpreters: [BorrowedFd<'a>; 3],
     pub pid_namespace: u32,
     pub wake_bytes: u64,
     pub stack_limit: u64,
@@ -268,6 +270,11 @@ impl BpfTracer {
             threads: maps.threads.as_fd(),
             ring: maps.ring.as_fd(),
             counters: maps.counters.as_fd(),
+            interpreters: [
+                maps.interpreter_files.as_fd(),
+                maps.interpreters.as_fd(),
+                maps.sent_codes.as_fd(),
+            ],
             pid_namespace: own_pid_namespace(),
             wake_bytes: self.wake_bytes,
             stack_limit: self.stack_limit,

@@ -152,6 +152,13 @@ impl Prober {
         Ok(placed)
     }
 
+    /// Takes all probes away. That takes the kernel a while, which is not waited for.
+    pub fn remove(&self) {
+        let links = std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).links);
+        // Without a thread, they go now.
+        let _ = std::thread::Builder::new().name("probes".to_owned()).spawn(move || drop(links));
+    }
+
     /// Whether the kernel knows this way: it refuses a folder after everything else was to its liking.
     pub(super) fn try_out(&self) -> io::Result<()> {
         let (program, attach) = match &self.way {

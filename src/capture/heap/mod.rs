@@ -211,6 +211,13 @@ pub(super) fn prepare(
             open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
             open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
             open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
+            let maps = &mut open.maps;
+            for (map, fd) in [&mut maps.interpreter_files, &mut maps.interpreters, &mut maps.sent_codes]
+                .into_iter()
+                .zip(shared.interpreters)
+            {
+                map.reuse_fd(fd).map_err(CaptureError::Load)?;
+            }
         }
         None => {
             open.maps.ring.set_max_entries(NO_RING).map_err(CaptureError::Load)?;

@@ -5,7 +5,7 @@ use super::skel::types::vmaudit_heap_brief as Brief;
 use crate::capture::arch;
 use crate::capture::plain::value_of;
 use crate::capture::record::{Record, flag, op, op_of, read};
-use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid, StackSample};
+use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid, StackSample, Tid};
 use std::mem::{offset_of, size_of};
 
 // A brief record is the beginning of a whole one.
@@ -20,6 +20,8 @@ pub struct CapturedHeap<'a> {
     /// Of a free: the address that it returns to.
     pub caller: Option<Addr>,
     pub stack: Option<StackSample<'a>>,
+    /// An interpreter's frames on it were sent before.
+    pub has_frames: bool,
     /// With --combined: the state of the address space's code for which rules are requested.
     pub code: u64,
 }
@@ -31,7 +33,10 @@ pub struct CapturedSite<'a> {
     pub space: u64,
     pub mm: MmKey,
     pub pid: Pid,
+    pub tid: Tid,
     pub stack: StackSample<'a>,
+    /// As [`CapturedHeap::has_frames`].
+    pub has_frames: bool,
 }
 
 /// True for a record that [`decode`] is for.
@@ -53,6 +58,8 @@ pub fn decode_site(bytes: &[u8]) -> Option<CapturedSite<'_>> {
         space,
         mm: MmKey(record.mm),
         pid: record.pid as Pid,
+        tid: record.tid as Tid,
+        has_frames: has_frames(&record),
         stack: StackSample { returned: true, ..arch::sample(&record, stack) },
     })
 }
@@ -123,8 +130,13 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
         event,
         caller: (brief.op == op::FREED && second != 0).then_some(Addr(second)),
         stack: record.as_ref().map(|record| StackSample { returned: true, ..arch::sample(record, payload) }),
+        has_frames: record.as_ref().is_some_and(has_frames),
         code: record.as_ref().map_or(0, |record| record.args[4]),
     })
+}
+
+fn has_frames(record: &Record) -> bool {
+    record.args[5] != 0
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 mod area;
 mod armed;
 mod blocks;
+mod interpreted;
 #[path = "../../../preload/area.rs"]
 pub mod layout;
 mod library;

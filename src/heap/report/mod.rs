@@ -10,8 +10,8 @@ use super::ledger;
 use super::picture::{self, Picture};
 use super::sampling::blocks;
 use crate::model::{NoStack, Observations, StackId, StackTable, SymbolizedStacks};
+use crate::report::SharedFrames;
 use crate::report::model::Events;
-use crate::report::named_stack;
 use model::{Amount, Context, Filter, Function, Point, Totals};
 use std::collections::HashMap;
 
@@ -101,6 +101,7 @@ pub fn build(
     let processes: Vec<HeapProcess> =
         processes.iter().map(|(known, seen)| process(facts, known, seen, &mut number)).collect();
     let filter = first.map(|seen| seen.filter).unwrap_or_default();
+    let mut frames = SharedFrames::default();
     HeapReport {
         schema: SCHEMA,
         command: "heap".to_string(),
@@ -118,7 +119,7 @@ pub fn build(
         events: facts.events,
         without_stack: facts.without_stack,
         processes,
-        stacks: used.into_iter().map(|id| named_stack(id, table, names)).collect(),
+        stacks: used.into_iter().map(|id| frames.named_stack(id, table, names)).collect(),
     }
 }
 

@@ -4,6 +4,7 @@ pub mod function;
 
 use crate::model::stack::{Frame, StackId};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A function's name that is proven to cover the address (`value <= address < value + size`).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,12 +40,13 @@ pub struct SymbolFrame {
 /// inlined into.
 #[derive(Default, Debug, Clone)]
 pub struct SymbolizedStacks {
-    pub stacks: HashMap<StackId, Vec<SymbolFrame>>,
+    /// Stacks share what is the same.
+    pub stacks: HashMap<StackId, Vec<Arc<SymbolFrame>>>,
 }
 
 impl SymbolizedStacks {
     /// The named frames of a stack; empty when it was not symbolized.
-    pub fn frames(&self, id: StackId) -> &[SymbolFrame] {
+    pub fn frames(&self, id: StackId) -> &[Arc<SymbolFrame>] {
         self.stacks.get(&id).map_or(&[], Vec::as_slice)
     }
 }

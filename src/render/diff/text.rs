@@ -9,6 +9,7 @@ use crate::render::text::findings::fix_text;
 use crate::render::text::{TextOptions, WIDTH, labelled, note};
 use crate::report::model::{Frame, Range, Stack};
 use crate::report::units::{size, thousands};
+use std::sync::Arc;
 
 /// The whole comparison; ends with a newline.
 pub fn diff_to_text(diff: &Diff, options: TextOptions) -> String {
@@ -102,14 +103,14 @@ fn reasons(diff: &Diff, options: TextOptions, out: &mut String) {
 /// Runs of frames without names in one module (an allocator without debug files) say nothing one by one, and
 /// push those of the program out of sight.
 pub(super) fn folded(stack: &Stack) -> Stack {
-    let mut frames: Vec<Frame> = Vec::new();
+    let mut frames: Vec<Arc<Frame>> = Vec::new();
     for run in stack.frames.chunk_by(|x, y| x.symbol.is_none() && y.symbol.is_none() && x.module == y.module)
     {
         match run {
             [first, middle @ .., last] if middle.len() > 1 => {
                 let count = format!("… {} frames without names …", thousands(middle.len() as u64));
                 let note = Frame { module: first.module.clone(), symbol: Some(count), ..Frame::default() };
-                frames.extend([first.clone(), note, last.clone()]);
+                frames.extend([first.clone(), Arc::new(note), last.clone()]);
             }
             _ => frames.extend(run.iter().cloned()),
         }

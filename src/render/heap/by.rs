@@ -12,6 +12,7 @@ use crate::report::model::Frame;
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The rows of a view: with its bytes and blocks in place of what is outstanding. Of calls, the bytes are
 /// calls, too.
@@ -213,7 +214,7 @@ pub(in crate::render) fn thread(report: &HeapReport, row: &HeapRow) -> String {
     let own = own_frames(stack);
     let starts = |frame: &Frame| frame.in_system_library() || frame.module.starts_with("libstdc++");
     let frame = own.iter().rfind(|frame| !starts(frame)).or_else(|| own.last());
-    match frame {
+    match frame.map(Arc::as_ref) {
         Some(Frame { symbol: Some(symbol), module, .. }) => format!("{symbol} ({module})"),
         Some(frame) => format!("{}+{}", frame.module, frame.offset),
         None => "(before main)".to_owned(),

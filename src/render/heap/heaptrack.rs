@@ -13,6 +13,7 @@ use crate::render::style::clean;
 use crate::report::model::{Frame, Stack};
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// heaptrack's version that has this format, as its file says it, and the format's.
 const VERSION: &str = "10400 3";
@@ -275,7 +276,7 @@ impl Code<'_> {
     }
 
     /// A frame, after what was inlined into it, innermost first.
-    fn point(&mut self, frames: &[Frame], out: &mut impl Write) -> io::Result<u64> {
+    fn point(&mut self, frames: &[Arc<Frame>], out: &mut impl Write) -> io::Result<u64> {
         let Some(last) = frames.last() else { return Ok(0) };
         let module = if last.module == NO_MODULE { 0 } else { self.string(&last.module, out)? };
         let mut lines = Vec::with_capacity(frames.len());
@@ -325,8 +326,8 @@ impl Code<'_> {
 }
 
 /// The frames of a stack, each with those that were inlined into it before it.
-fn physical(stack: &Stack) -> Vec<Vec<Frame>> {
-    let mut out: Vec<Vec<Frame>> = Vec::new();
+fn physical(stack: &Stack) -> Vec<Vec<Arc<Frame>>> {
+    let mut out: Vec<Vec<Arc<Frame>>> = Vec::new();
     let mut open = Vec::new();
     for frame in stack.without_aliases() {
         open.push(frame.clone());

@@ -24,6 +24,7 @@ use crate::report::units::{counted, exact_size, size, thousands};
 use arenas::arenas;
 pub use by::rows_by;
 use by::{by_group, by_site, by_size};
+use std::sync::Arc;
 use tables::{by_context, by_stack, comparison, in_blocks, totals};
 use tree::tree;
 
@@ -277,8 +278,8 @@ pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
     match stack(report, row) {
         Some(stack) => {
             let rest = width.saturating_sub(function.chars().count() + 3);
-            let of = |frames: &[Frame]| Stack { frames: frames.to_vec(), ..Stack::default() };
-            let own = own_frames(stack);
+            let of = |frames: &[Arc<Frame>]| Stack { frames: frames.to_vec(), ..Stack::default() };
+            let own = of_user(own_frames(stack));
             let all = chain(&of(own), rest);
             // not even the outermost fits: the innermost in full is better than a part of each
             let cut = all.ends_with('…') && own.len() > 1;
@@ -289,9 +290,16 @@ pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
     }
 }
 
+/// From the innermost function on that the user wrote in a managed language: what the interpreter does for it is in
+/// the stack.
+fn of_user(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
+    let first = frames.iter().position(|f| f.managed && f.role == Role::Program);
+    first.and_then(|at| frames.get(at..)).unwrap_or(frames)
+}
+
 /// Without what is below every program's own functions: `_start`, `clone`, and the C library's functions
 /// without a name next to them.
-pub(super) fn own_frames(stack: &Stack) -> &[Frame] {
+pub(super) fn own_frames(stack: &Stack) -> &[Arc<Frame>] {
     let below = |f: &Frame| f.role == Role::Start || (f.symbol.is_none() && f.in_system_library());
     let end = stack.frames.iter().rposition(|f| !below(f)).map_or(stack.frames.len(), |last| last + 1);
     stack.frames.get(..end).unwrap_or(&stack.frames)

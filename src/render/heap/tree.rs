@@ -10,6 +10,7 @@ use crate::report::model::Frame;
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Branches of less than one part in this many of the total are not drawn, but summed up.
 const SMALL: u64 = 100;
@@ -69,7 +70,7 @@ pub(super) fn tree(report: &HeapReport, p: &HeapProcess, what: &str, options: Te
     for row in &p.rows {
         match stack(report, row) {
             Some(stack) => {
-                root.add(row.amount.bytes, own_frames(stack).iter());
+                root.add(row.amount.bytes, own_frames(stack).iter().map(Arc::as_ref));
             }
             None => {
                 root.bytes = root.bytes.saturating_add(row.amount.bytes);

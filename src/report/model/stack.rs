@@ -2,12 +2,13 @@
 
 use crate::report::frames::Role;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stack {
-    /// Innermost first.
-    pub frames: Vec<Frame>,
+    /// Innermost first. Stacks share what is the same frame: most are in many of them.
+    pub frames: Vec<Arc<Frame>>,
     pub truncated: bool,
     /// Added: `complete`, `truncated`, `incomplete`.
     pub completeness: String,

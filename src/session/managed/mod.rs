@@ -9,7 +9,8 @@ use crate::attribution::rules::{interpreters, left_stacks};
 use crate::capture::{InterpreterFile, Interpreters};
 use crate::model::hash::IntMap;
 use crate::model::stack::{
-    CodeFile, FindLeftStacks, FoundRuntime, Interpreter, ManagedCode, ManagedEnd, ManagedFrames,
+    CodeFile, FindLeftStacks, FoundInterpreter, FoundRuntime, Interpreter, ManagedCode, ManagedEnd,
+    ManagedFrames, NotReadable,
 };
 use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
 use crate::objects::patterns::code_like;
@@ -32,13 +33,32 @@ struct Published {
 /// What was found in a file.
 enum Found {
     Nothing,
-    /// An interpreter whose frames are not read: why.
-    Refused(String),
+    /// A runtime whose frames are not read: why.
+    Refused {
+        why: String,
+        is_interpreter: bool,
+    },
     Published(Published),
 }
 
 /// What is shown where frames were left out.
 const CUT: &str = "[more frames, which were not copied]";
+
+/// The same, as a frame.
+pub fn cut(stacks: &mut StackTable) -> Frame {
+    stacks.managed_frame(SourcePlace { function: CUT.to_owned(), file: String::new(), line: None })
+}
+
+/// The interpreter that a file has, if its frames are read, or why not.
+pub fn interpreter_in(object: &Object) -> Option<Result<FoundInterpreter, NotReadable>> {
+    let exports = Exports(object);
+    interpreters().find_map(|interpreter| (interpreter.find)(&exports))
+}
+
+/// What an interpreter shows of code that runs at a place in it; None: nothing.
+pub fn place(code: &ManagedCode, at: u64) -> Option<SourcePlace> {
+    interpreters().find_map(|interpreter| (interpreter.place)(code, at))
+}
 
 #[derive(Default)]
 pub struct Managed {
@@ -107,6 +127,7 @@ impl Managed {
         }
         let exports = Exports(object);
         let interpreter = self.interpreters.iter().find_map(|interpreter| (interpreter.find)(&exports));
+        let is_interpreter = interpreter.is_some();
         let found = match interpreter {
             Some(found) => Some(found.map(FoundRuntime::Interpreter)),
             None => {
@@ -123,13 +144,13 @@ impl Managed {
                 let number = backend.publish(&file);
                 match number {
                     Some(number) => Found::Published(Published { file, number, since_ns: monotonic_ns() }),
-                    None => Found::Refused(
-                        "there are more files with an interpreter or of Go programs than there is space for"
-                            .to_owned(),
-                    ),
+                    None => {
+                        let why = "there are more files with an interpreter or of Go programs than there is space for";
+                        Found::Refused { why: why.to_owned(), is_interpreter }
+                    }
                 }
             }
-            (Some(Err(why)), _) => Found::Refused(why.0),
+            (Some(Err(why)), _) => Found::Refused { why: why.0, is_interpreter },
             _ => Found::Nothing,
         };
         let is_new = matches!(found, Found::Published(_));
@@ -144,7 +165,7 @@ impl Managed {
         for file in unwinder.code_files(mm) {
             let published = match self.files.get(&file.key) {
                 Some(Found::Published(published)) => published,
-                Some(Found::Refused(why)) => {
+                Some(Found::Refused { why, .. }) => {
                     self.refused.insert(why.clone());
                     continue;
                 }
@@ -188,8 +209,7 @@ impl Managed {
             run.extend(self.frame(frame.code, frame.at, codes, stacks));
             let Some(under) = frame.under else { continue };
             if at + 1 == managed.frames.len() && managed.end == ManagedEnd::Cut {
-                let place = SourcePlace { function: CUT.to_owned(), file: String::new(), line: None };
-                run.push(stacks.managed_frame(place));
+                run.push(cut(stacks));
             }
             let Some(before) = position(walked.pointers, native.completeness, under) else {
                 self.misplaced += 1;
@@ -223,9 +243,25 @@ impl Managed {
         })
     }
 
+    /// Whether the frames of the interpreter in a file are read, or why not. None: it has none.
+    pub fn interpreter_of(&self, file: FileKey) -> Option<Result<(), &str>> {
+        match self.files.get(&file)? {
+            Found::Published(Published { file: InterpreterFile { found, .. }, .. }) => {
+                matches!(found, FoundRuntime::Interpreter(_)).then_some(Ok(()))
+            }
+            Found::Refused { why, is_interpreter: true } => Some(Err(why)),
+            Found::Refused { .. } | Found::Nothing => None,
+        }
+    }
+
     /// What the reader of a report has to know: sentences.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self.refused.iter().cloned().collect();
+        self.refused.iter().cloned().chain(self.missing()).collect()
+    }
+
+    /// How many stacks are without the frames of an interpreter whose frames are read, and why.
+    pub fn missing(&self) -> Vec<String> {
+        let mut notes = Vec::new();
         let lost = self.backend.as_ref().map_or(0, |backend| backend.lost());
         for (count, why) in [
             (lost, "were not copied: there was no space"),

@@ -62,7 +62,7 @@ fn read(report: &HeapReport) -> Sites {
         let named = |frame: &vmaudit::report::model::Frame| {
             (frame.symbol.clone().expect("a name"), i64::from(frame.line.expect("a line")))
         };
-        frames.iter().map(named).collect::<Vec<_>>()
+        frames.iter().map(|frame| named(frame)).collect::<Vec<_>>()
     };
     for site in &process.sites {
         add(&mut sites, stack(site.stack), [site.allocations, site.allocated_bytes, 0, 0]);

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use vmaudit::model::observation::{
     Observations, Residency, ResidencySource, SnapshotMoment, ThreadObservation,
 };
@@ -39,7 +40,7 @@ fn names(stacks: &StackTable) -> SymbolizedStacks {
         location: None,
         inlined: false,
     };
-    let of = |id| (id, stacks.stack(id).frames.iter().map(line).collect());
+    let of = |id| (id, stacks.stack(id).frames.iter().map(line).map(Arc::new).collect());
     SymbolizedStacks { stacks: (0..stacks.len() as u32).map(StackId).map(of).collect() }
 }
 

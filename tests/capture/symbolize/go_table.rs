@@ -45,7 +45,7 @@ fn line(frame: &SymbolFrame) -> Line {
 fn lines(bench: &Bench) -> Vec<(u64, Vec<Line>)> {
     let (out, notes) = symbolize(bench, generous());
     assert!(notes.is_empty(), "{notes:?}");
-    let of = |(&id, &svma)| (svma, out.frames(id).iter().map(line).collect());
+    let of = |(&id, &svma)| (svma, out.frames(id).iter().map(|frame| line(frame)).collect());
     bench.ids.iter().zip(&bench.svmas).map(of).collect()
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 use vmaudit::model::{
     Completeness, Frame, FrameKind, ModuleInfo, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks,
@@ -261,7 +262,8 @@ fn inlined_calls_and_lines_as_addr2line_has_them() {
             assert_eq!(inlined.last(), Some(&false));
             deep = deep.max(frames.len());
         }
-        let all: Vec<&SymbolFrame> = bench.ids.iter().flat_map(|&id| out.frames(id)).collect();
+        let all: Vec<&SymbolFrame> =
+            bench.ids.iter().flat_map(|&id| out.frames(id)).map(Arc::as_ref).collect();
         if function == "total" {
             let named = |name: &str| all.iter().any(|f| f.function.as_ref().is_some_and(|f| f.name == name));
             assert!(named("shapes::Box<int>::leaf"), "{all:?}");
@@ -283,14 +285,14 @@ fn debug_link_is_followed_and_a_wrong_one_is_not() {
     let start = start_of(&plain, |n| n.contains("total"));
     let bench = bench(&linked, [start + 4], FrameKind::InstructionPointer);
     let (out, _) = symbolize(&bench, generous());
-    let frame = out.frames(bench.ids[0]).last().unwrap().clone();
+    let frame = out.frames(bench.ids[0]).last().unwrap().as_ref().clone();
     assert_eq!(frame.function.unwrap().name, "shapes::total");
     assert!(short(&frame.location.unwrap().file) == "symbolize_inline.cc");
     // Another build in its place: the checksum differs.
     let other = build(dir.path(), "g++ -g -O0 symbolize_inline.cc -Wl,--build-id=none", "other");
     run_tool(Command::new("objcopy").arg("--only-keep-debug").arg(&other).arg(&debug));
     let (out, _) = symbolize(&bench, generous());
-    let frame = out.frames(bench.ids[0]).last().unwrap().clone();
+    let frame = out.frames(bench.ids[0]).last().unwrap().as_ref().clone();
     assert_eq!((frame.function, frame.location), (None, None));
     assert_eq!(frame.bounds, Some((start, 4)));
 }

@@ -7,6 +7,7 @@
 use crate::captures::strace_log::{self, StraceLog};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use vmaudit::attribution::{Attributed, AuditInput, DataRules, attribute};
 use vmaudit::ledger::{AddressSpaces, Reconciled};
 use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource};
@@ -147,7 +148,13 @@ fn named(log: &StraceLog) -> (StackTable, SymbolizedStacks, BTreeMap<u32, StackI
                 offset: f.offset,
             });
             raw.push(frame);
-            lines.push(SymbolFrame { frame, function, bounds: None, location: None, inlined: false });
+            lines.push(Arc::new(SymbolFrame {
+                frame,
+                function,
+                bounds: None,
+                location: None,
+                inlined: false,
+            }));
         }
         let id = table.intern(&Stack { frames: raw, completeness: Completeness::Complete });
         symbols.stacks.insert(id, lines);

@@ -1,5 +1,6 @@
 //! `report::growth`.
 
+use std::sync::Arc;
 use vmaudit::report::growth::StackGrowth;
 use vmaudit::report::growth::growth;
 use vmaudit::report::model::Frame;
@@ -28,7 +29,7 @@ fn report(stacks: &[&str], regions: &[(u64, Option<u64>)]) -> Report {
         regions: regions.iter().map(region).collect(),
         ..Process::default()
     };
-    let stack = |offset: &&str| Stack { frames: vec![frame(offset)], ..Stack::default() };
+    let stack = |offset: &&str| Stack { frames: vec![Arc::new(frame(offset))], ..Stack::default() };
     Report { processes: vec![process], stacks: stacks.iter().map(stack).collect(), ..Report::default() }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use vmaudit::model::observation::{
     Block, BlockKind, HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment,
     StatusFigures, ThreadBlocks, ThreadObservation,
@@ -350,7 +351,8 @@ fn names_come_back_by_stack() {
         location: None,
         inlined: false,
     };
-    let named = vec![line(frames[0], "inner", true), line(frames[0], "outer", false), bare];
+    let named =
+        [line(frames[0], "inner", true), line(frames[0], "outer", false), bare].map(Arc::new).to_vec();
     let names = SymbolizedStacks { stacks: [(StackId(0), named.clone())].into_iter().collect() };
     let mut recorder = record(&path, &[]);
     recorder.names(&names, &table);
@@ -375,14 +377,15 @@ fn all_lines_of_a_frame_come_from_one_lookup() {
         inlined,
     };
     let frames = table.stack(StackId(0)).frames;
-    let short = vec![line(frames[0], "own", false), line(frames[1], "caller", false)];
-    let long = vec![
+    let short = [line(frames[0], "own", false), line(frames[1], "caller", false)].map(Arc::new).to_vec();
+    let long = [
         line(frames[0], "inner", true),
         line(frames[0], "own", false),
         line(frames[1], "inlined", true),
         line(frames[1], "caller", false),
     ];
-    let one = |lines: &[SymbolFrame]| SymbolizedStacks { stacks: [(StackId(0), lines.to_vec())].into() };
+    let long = long.map(Arc::new).to_vec();
+    let one = |lines: &[Arc<SymbolFrame>]| SymbolizedStacks { stacks: [(StackId(0), lines.to_vec())].into() };
     for (first, second) in [(&short, &long), (&long, &short)] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("rec");

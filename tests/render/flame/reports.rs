@@ -9,6 +9,7 @@ use quick_xml::events::Event;
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use vmaudit::render::pprof::proto::Profile;
 use vmaudit::report::model::{CategoryRow, Frame, Origin, Process, Region, Stack, Totals};
 use vmaudit::report::{Report, RunFacts};
@@ -107,7 +108,10 @@ pub fn random_report(processes: &[Vec<Piece>], first_pid: i32, build: u8) -> Rep
         ..Frame::default()
     };
     let stack = |k: u64| Stack {
-        frames: (0..k % 5).map(|i| frame(["a", "b;c d", "[unknown]"][i as usize % 3], (i + 1) * k)).collect(),
+        frames: (0..k % 5)
+            .map(|i| frame(["a", "b;c d", "[unknown]"][i as usize % 3], (i + 1) * k))
+            .map(Arc::new)
+            .collect(),
         completeness: ["complete", "truncated", "incomplete"][k as usize % 3].to_owned(),
         ..Stack::default()
     };

@@ -9,10 +9,12 @@ use crate::heap::silence::{self, TestCall, Watched};
 use crate::heap::{Filter, Picture};
 use crate::model::Pid;
 use crate::report::model::Events;
+use crate::session::managed::Managed;
 use crate::session::pipeline::Pipeline;
 use crate::symbolize::Symbolizer;
 use crate::sys::clock::monotonic_ns;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 /// What is the same for each report of a run.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +42,8 @@ pub fn report(
     for ledger in heap.ended.iter().chain(living) {
         let known = heap.known.get(&ledger.pid).cloned().unwrap_or_default();
         let at = known.until_ns.unwrap_or(now);
-        let facts = HeapProcessFacts { container: requested.container.clone(), ..facts(&known, now) };
+        let gaps = without_interpreted((requested, heap), &pipeline.managed, ledger.pid);
+        let facts = HeapProcessFacts { container: requested.container.clone(), gaps, ..facts(&known, now) };
         pictures.push((facts, ledger.picture(heap.heaps.sites(), requested.filter, at)));
     }
     pictures.sort_by_key(|(_, picture)| (picture.pid != main, picture.pid));
@@ -68,6 +71,31 @@ pub fn report(
     let processes: Vec<_> = pictures.iter().map(|(facts, picture)| (facts, picture)).collect();
     let rows = pictures.iter().map(|(_, picture)| (picture.pid, picture.rows_by_site())).collect();
     (build(&run, &processes, &pipeline.stacks, &names), rows)
+}
+
+/// Why functions of an interpreter are missing in the stacks of a process: sentences.
+fn without_interpreted(
+    (requested, heap): (&ReportOptions, &HeapWatch),
+    managed: &Managed,
+    pid: Pid,
+) -> Vec<String> {
+    let (mut is_read, mut gaps) = (false, BTreeSet::new());
+    let files = heap.code.get(&pid).into_iter().flatten();
+    for interpreter in files.filter_map(|&file| managed.interpreter_of(file)) {
+        match interpreter {
+            Ok(()) => is_read = true,
+            Err(why) => drop(gaps.insert(why.to_owned())),
+        }
+    }
+    if is_read && requested.combined {
+        gaps.insert(
+            "stacks are without the interpreter's functions: --combined does not read them".to_owned(),
+        );
+    } else if is_read {
+        let all = |note| format!("{note} (in all processes, with the stacks of calls that map memory)");
+        gaps.extend(managed.missing().into_iter().map(all));
+    }
+    gaps.into_iter().collect()
 }
 
 fn facts(known: &ProcessIdentity, now: u64) -> HeapProcessFacts {

@@ -200,6 +200,8 @@ impl<'a> Watcher<'a> {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
         }
         self.say_probed();
+        // Probes belong to files: vmaudit's own allocations would hit them while it makes the report.
+        self.heap.prober().remove();
         let troubles = {
             let mut heap = self.watch.borrow_mut();
             heap.note_losses(self.heap.counters());

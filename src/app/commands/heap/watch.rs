@@ -12,7 +12,7 @@ use crate::model::hash::IntMap;
 use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Observations, Pid, StackId, StackSample, VmEvent, VmOp};
 use crate::objects::{FileKey, OpenRequest};
 use crate::session::sink::{Context, Sink};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// The heaps of all processes, with their identities.
@@ -26,6 +26,8 @@ pub struct HeapWatch {
     pub combined: Option<Combined>,
     /// What each process has mapped of files with probes: base names, functions.
     pub probed: IntMap<Pid, BTreeMap<String, usize>>,
+    /// Files with code that each has mapped.
+    pub code: IntMap<Pid, HashSet<FileKey>>,
     /// Which state of the mappings was searched for files.
     generations: IntMap<MmKey, u64>,
     lost: u64,
@@ -42,6 +44,7 @@ impl HeapWatch {
             ended: Vec::new(),
             combined: None,
             probed: IntMap::default(),
+            code: IntMap::default(),
             generations: IntMap::default(),
             lost: 0,
             own_frees: 0,
@@ -101,6 +104,8 @@ impl HeapWatch {
                 self.known.insert(*child_pid, child);
                 let probed = self.probed.get(&pid).cloned().unwrap_or_default();
                 self.probed.insert(*child_pid, probed);
+                let code = self.code.get(&pid).cloned().unwrap_or_default();
+                self.code.insert(*child_pid, code);
             }
             VmOp::Exec { .. } => {
                 if let Some(combined) = &mut self.combined {
@@ -108,6 +113,7 @@ impl HeapWatch {
                 }
                 self.heaps.exec(pid, event.mm);
                 self.probed.remove(&pid);
+                self.code.remove(&pid);
                 self.generations.remove(&event.mm);
                 self.begin(pid, event.time_ns, false);
             }
@@ -136,6 +142,7 @@ impl HeapWatch {
             return;
         }
         for (range, _, file) in spaces.executable_regions(mm) {
+            self.code.entry(pid).or_default().insert(FileKey::from(&*file));
             if !self.probes.is_new(&file) {
                 self.note_probed(pid, FileKey::from(&*file));
                 continue;

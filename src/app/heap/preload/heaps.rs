@@ -1,5 +1,6 @@
 //! The processes that have the library, and what they have counted.
 
+use super::interpreted::{Interpreted, Interpreters};
 use crate::app::heap::identity::{ProcessIdentity, read_known};
 use crate::capture::preload::{Area, Armed, Arrival, Found, RuleRequest};
 use crate::heap::ledger::{SiteId, Sites};
@@ -37,6 +38,7 @@ pub struct Counting {
     pub frames: HashMap<(u32, u64), Frame>,
     /// By the number of the stack.
     pub sites: Vec<Option<SiteId>>,
+    pub interpreted: Interpreted,
 }
 
 /// How often a new process is checked for the library: some seconds.
@@ -82,6 +84,7 @@ pub struct Preloaded {
     counting: Vec<Counting>,
     ended: Vec<Portrait>,
     last_mm: u64,
+    pub interpreters: Interpreters,
     pub published: PublishedRules,
 }
 
@@ -112,6 +115,7 @@ impl Preloaded {
             counting: Vec::new(),
             ended: Vec::new(),
             last_mm: 0,
+            interpreters: Interpreters::default(),
             published: PublishedRules::default(),
         }
     }
@@ -144,6 +148,7 @@ impl Preloaded {
             code: 0,
             frames: HashMap::new(),
             sites: Vec::new(),
+            interpreted: Interpreted::default(),
         });
     }
 
@@ -286,6 +291,7 @@ impl Preloaded {
         self.unwinder.set_modules(state, modules, &mut self.stacks);
         let generated = process.maps.iter().zip(&files).filter(|(_, file)| file.is_none());
         process.area.set_generated(generated.map(|(mapping, _)| mapping.range.start.0..mapping.range.end.0));
+        self.interpreters.publish(process, &self.unwinder);
     }
 
     /// Ends an interval of each.

@@ -2,6 +2,7 @@
 
 mod executed;
 mod heaps;
+mod interpreted;
 mod portrait;
 mod serve;
 mod sizes;

@@ -4,7 +4,7 @@ use super::heaps::{Counting, Portrait, Preloaded};
 use super::sizes::Sizes;
 use super::suits::other_names;
 use crate::capture::preload::SharedStack;
-use crate::capture::preload::layout::{BYTES, FUNCTIONS};
+use crate::capture::preload::layout::{self, BYTES, FUNCTIONS};
 use crate::heap::ledger::{Doubts, Flow, HeapPoint, Site, SiteId, Totals};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::{Function, Own};
@@ -98,13 +98,18 @@ impl Preloaded {
         Some(id)
     }
 
-    fn stack(&mut self, process: &Counting, stack: &SharedStack) -> StackId {
+    fn stack(&mut self, process: &mut Counting, stack: &SharedStack) -> StackId {
         let code = stack.code & 0xffff;
-        let frame = |&address: &u64| {
-            let unknown = Frame { module: None, address, kind: FrameKind::ReturnAddress };
-            process.frames.get(&(code, address)).copied().unwrap_or(unknown)
+        let Counting { area, interpreted, frames, .. } = process;
+        let stacks = &mut self.stacks;
+        let frame = |&word: &u64| match layout::interpreted(word) {
+            Some((description, at)) => interpreted.frame(area, (description, at), stacks),
+            None => {
+                let unknown = Frame { module: None, address: word, kind: FrameKind::ReturnAddress };
+                Some(frames.get(&(code, word)).copied().unwrap_or(unknown))
+            }
         };
-        let frames: Vec<Frame> = stack.frames.iter().map(frame).collect();
+        let frames: Vec<Frame> = stack.frames.iter().filter_map(frame).collect();
         let completeness = match stack {
             SharedStack { is_truncated: true, .. } => Completeness::Truncated,
             SharedStack { is_incomplete: true, .. } => Completeness::Incomplete,
@@ -161,6 +166,7 @@ impl Preloaded {
         self.judge(process);
         let (incomplete, truncated) = self.cut(process);
         let mut gaps = gaps(process);
+        gaps.extend(process.interpreted.refused.iter().cloned());
         gaps.extend(self.uncounted(process));
         let now = process.known.until_ns.unwrap_or_else(monotonic_ns);
         let picture = process.ledger.picture_of(&self.sites, (self.filter, now), outstanding.into_iter());
@@ -286,6 +292,14 @@ fn gaps(process: &Counting) -> Vec<String> {
     };
     say(read(&doubts.uncounted), "blocks are in no figure: the library's tables are full");
     say(read(&doubts.without_stack), "allocations were counted without a stack");
+    say(
+        read(&doubts.broken_frames),
+        "allocations are without the interpreter's functions: its frames were not what they should be",
+    );
+    say(
+        read(&doubts.several),
+        "allocations are without the interpreter's functions: there are several interpreters in the process",
+    );
     say(read(&doubts.unanswered), "questions for unwind rules were not answered in time: stacks end early");
     out
 }

@@ -3,7 +3,7 @@
 mod frames;
 mod lines;
 
-use super::{Advice, Claim, Group, Rule, Subject, World};
+use super::{Advice, Claim, Group, OwnBlocks, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
@@ -29,6 +29,8 @@ const SIZES: [(u64, u64); 2] = [(1 << 20, 16 << 10), (256 << 10, 4 << 10)];
 /// Of blocks; larger ones than CLASSES of that (512 bytes) are malloc's.
 const ALIGNMENT: u64 = 16;
 const CLASSES: u64 = 32;
+/// What holds objects.
+const ARENA_PART: &str = "arena";
 /// DATA_STACK_CHUNK_SIZE
 const FRAMES: u64 = 16 << 10;
 
@@ -72,12 +74,21 @@ impl Rule for PythonRule {
         }
         let named = path.lines.get(at)?.is(&["_PyObject_ArenaMmap", "_PyMem_ArenaAlloc"]);
         // 3.11's chunks of Python frames come from the same function (Python/pystate.c, push_chunk)
-        let part = if call.len == FRAMES { "stack of Python frames" } else { "arena" };
+        let part = if call.len == FRAMES { "stack of Python frames" } else { ARENA_PART };
         // stripped: the interpreter's own mmap of one of the sizes
         let fits = ARENAS.contains(&call.len) || call.len == FRAMES;
         let unnamed = path.lines.get(at)?.function.is_none();
         (named || (fits && unnamed))
             .then(|| Claim::new(ARENA, Evidence::Stack, part).merge(Merge::ByCaller(at)))
+    }
+
+    fn own_blocks(&self) -> Option<OwnBlocks> {
+        Some(OwnBlocks {
+            category: ARENA.id,
+            part: ARENA_PART,
+            what: "Python keeps objects of up to 512 bytes in arenas of its own",
+            counted_by: "PYTHONMALLOC=malloc",
+        })
     }
 
     fn headers(&self) -> &'static [Headers] {
@@ -94,7 +105,7 @@ impl Rule for PythonRule {
     fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let arena = world.block_at(subject.range.start, BlockKind::PoolArena)?;
         let inside = subject.is_private_anonymous() && arena.contains_range(subject.range);
-        let claim = Claim::new(ARENA, Evidence::Header, "arena").merge(Merge::ByCategory);
+        let claim = Claim::new(ARENA, Evidence::Header, ARENA_PART).merge(Merge::ByCategory);
         inside.then(|| claim.instance(Instance::At(arena.start)))
     }
 
