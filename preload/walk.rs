@@ -288,12 +288,7 @@ const PAGE: u64 = 4096;
 
 /// The number of what consists of so many words, and has this hash.
 #[inline(never)]
-pub fn intern(
-    area: Area,
-    (len, hash): (usize, u64),
-    what: (u32, u32),
-    word: impl Fn(usize) -> u64,
-) -> u32 {
+pub fn intern(area: Area, (len, hash): (usize, u64), what: (u32, u32), word: impl Fn(usize) -> u64) -> u32 {
     let head = area.head();
     let hash = hash.max(1);
     for at in probes(&HASH_TABLES, hash, HASH_PROBES) {
