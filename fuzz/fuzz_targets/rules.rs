@@ -9,7 +9,7 @@ fuzz_target!(|text: &str| {
         Ok(rules) => {
             let all = DataRules::of(rules.clone());
             assert_eq!(all.rules(), rules.as_slice());
-            let mapped = Mapped { reserved: false, shared: false, caller: "libfoo.so", bytes: 1 << 20 };
+            let mapped = Mapped { reserved: false, shared: false, huge: false, caller: "libfoo.so", bytes: 1 << 20 };
             let query = Query { mapped, applies: &|rule| rule < rules.len() };
             let inner = Named { module: "libc.so.6", names: [Some("mmap"), None] };
             for name in text.split('"').take(64) {
