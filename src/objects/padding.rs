@@ -23,7 +23,8 @@ const FACTOR: u8 = 0xcd;
 /// Where functions begin.
 const ALIGNMENT: u64 = 16;
 /// How far before an address its function may begin, bytes: first a little is read.
-const REACHES: [u64; 2] = [1 << 11, 1 << 16];
+const REACHES: [u64; 4] = [1 << 10, 1 << 12, 1 << 14, LONGEST];
+const LONGEST: u64 = 1 << 16;
 const LONGEST_INSTRUCTION: u64 = 15;
 /// How much code is examined for what fills the space, and how many functions it has at least.
 const SAMPLE: u64 = 1 << 20;
@@ -130,10 +131,10 @@ fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
         }
         let target = instruction.near_branch_target();
         let is_within = match flow {
-            FlowControl::ConditionalBranch => target <= next + REACHES[1],
+            FlowControl::ConditionalBranch => target <= next + LONGEST,
             // Without a frame, or with the frame gone, it is a call in the place of a return.
             FlowControl::UnconditionalBranch => {
-                !pops && target <= if is_framed { next + REACHES[1] } else { svma }
+                !pops && target <= if is_framed { next + LONGEST } else { svma }
             }
             _ => false,
         };

@@ -135,11 +135,18 @@ impl<'a> Session<'a> {
         // Processes that are held at their exit come first, with the records that they need; but not for
         // ever.
         let is_busy = self.is_behind || self.watched.has_pending();
-        if self.snapshots.is_due(begun, is_busy) {
+        if self.snapshots.is_due(begun, is_busy) && self.snapshots.is_affordable(begun, self.live_mappings())
+        {
             let took = self.snapshot_all();
             self.snapshots.taken(begun, took);
         }
         Ok(None)
+    }
+
+    fn live_mappings(&self) -> usize {
+        let spaces = &self.pipeline.borrow().spaces;
+        let ledgers = living(spaces).into_iter().filter_map(|pid| spaces.ledger_of_pid(pid));
+        ledgers.map(|ledger| ledger.pieces().count()).sum()
     }
 
     /// Processes records until the targets have an event.

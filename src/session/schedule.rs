@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 /// Snapshots may take one part in this many of the time; more where the user requests a timeline.
 const SNAPSHOT_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
+/// What reading a mapping takes, more or less, before it was measured.
+const READ_MAPPING: Duration = Duration::from_micros(15);
 /// As `Schedule::interval`: no snapshots, because nothing is reported of the processes.
 pub const NEVER: Duration = Duration::from_secs(31_536_000);
 /// As `Schedule::interval`: a snapshot when the run ends, and none before.
@@ -79,6 +81,18 @@ impl SnapshotTimes {
     /// Where something else is to be done, a snapshot is put off once.
     pub(super) fn is_due(&self, now: Instant, is_busy: bool) -> bool {
         now >= self.next && (!is_busy || now >= self.next + self.schedule.interval)
+    }
+
+    /// Reading so many mappings now would take its part of the time since the beginning at most. Otherwise the next one
+    /// comes when it does: a process that ends before is reported from its end.
+    pub(super) fn is_affordable(&mut self, now: Instant, mappings: usize) -> bool {
+        let expected = READ_MAPPING * u32::try_from(mappings).unwrap_or(u32::MAX);
+        let soonest = self.started + expected * SNAPSHOT_SHARE;
+        if self.schedule.timeline || now >= soonest {
+            return true;
+        }
+        self.next = soonest;
+        false
     }
 
     /// One was taken, which began at `begun`, and read the processes for so long (what follows may have read a program's
