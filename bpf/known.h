@@ -101,7 +101,7 @@ __noinline __u64 find_known_stack(struct extra *extra, __u64 ip, __u64 sp, __u64
 	for (way = 0; way < VMAUDIT_KNOWN_WAYS && !number; way++) {
 		at = ((hash >> 40) + way) & (VMAUDIT_KNOWN_STACKS - 1);
 		known = bpf_map_lookup_elem(&known_stacks, &at);
-		if (!known || known->mm != mm || known->ip != ip || known->depth != depth)
+		if (!known || known->mm != mm || known->pid != extra->pid || known->ip != ip || known->depth != depth)
 			continue;
 		if (known->by_frame_pointer && bp - sp != known->frame_pointer)
 			continue;

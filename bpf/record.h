@@ -39,6 +39,7 @@ struct extra {
 	__u64 flags;
 	__u64 file;
 	__u64 mm, total_vm;
+	__u64 pid;
 	__u64 stack;
 };
 

@@ -197,6 +197,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	call.op = op;
 	call.ret = ret;
 	extra->mm = (__u64)mm;
+	extra->pid = thread->pid;
 	extra->total_vm = mm->total_vm;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	ARCH_ARGS(&args, regs);

@@ -216,6 +216,7 @@ struct vmaudit_known_stack {
 	__u64 version; /* odd while the rest is being changed */
 	__u64 number;
 	__u64 mm;      /* as in vmaudit_record */
+	__u64 pid;     /* the same: the next process may have the same address for its mm_struct */
 	__u64 ip;
 	__u64 depth;   /* bytes from the stack pointer to the stack's end */
 	__u64 by_frame_pointer; /* 1: a frame is found by the call's rbp */

@@ -23,7 +23,7 @@ pub mod wire;
 pub use config::CaptureConfig;
 
 use crate::model::stack::{FoundRuntime, ManagedFrames};
-use crate::model::{Addr, LeftStack, MmKey, Refusal, StackSample, StackWord, Touch, VmEvent};
+use crate::model::{Addr, LeftStack, MmKey, Pid, Refusal, StackSample, StackWord, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
 
 /// An event with what its stack can be made from.
@@ -90,6 +90,8 @@ pub trait Interpreters {
 #[derive(Clone, Copy, Debug)]
 pub struct KnownStack<'a> {
     pub mm: MmKey,
+    /// Another process may have the same key later, before vmaudit knows.
+    pub pid: Pid,
     /// After the syscall instruction.
     pub ip: u64,
     /// Bytes from the stack pointer to the stack's end.

@@ -31,7 +31,7 @@ macro_rules! plain {
 plain! {
     vmaudit_record = 216,
     vmaudit_found = 40,
-    vmaudit_known_stack = 1344,
+    vmaudit_known_stack = 1352,
     vmaudit_managed_frame = 24,
     vmaudit_interpreter = 16,
     touch_state = 56,

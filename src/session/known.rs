@@ -2,7 +2,7 @@
 
 use crate::capture::{KnownStack, KnownStacks};
 use crate::model::hash::IntMap;
-use crate::model::{MmKey, StackId};
+use crate::model::{MmKey, Pid, StackId};
 use crate::unwind::{Repeated, pointers, returns};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -46,7 +46,7 @@ impl Known {
     }
 
     /// A stack came in whole that was walked before.
-    pub fn publish(&mut self, mm: MmKey, again: &Repeated<'_>) {
+    pub fn publish(&mut self, (mm, pid): (MmKey, Pid), again: &Repeated<'_>) {
         let Some(backend) = &mut self.backend else { return };
         let published = self.spaces.entry(mm).or_default();
         let number = match published.entry((again.stack, again.depth)) {
@@ -69,7 +69,7 @@ impl Known {
             }
         };
         let Repeated { ip, depth, frame_pointer, words, .. } = *again;
-        backend.publish(number, &KnownStack { mm, ip, depth, frame_pointer, words });
+        backend.publish(number, &KnownStack { mm, pid, ip, depth, frame_pointer, words });
     }
 
     /// An equal stack may be another one from now on: other code was mapped, or it is another address space.

@@ -212,7 +212,7 @@ impl Pipeline {
             stack.left = left.as_ref().map(CopiedStack::as_left);
             event.stack = Ok(self.unwind_managed((event.mm, event.task.pid), &stack, managed.as_ref()));
             if let Some(again) = self.unwinder.repeated() {
-                self.known.publish(event.mm, &again);
+                self.known.publish((event.mm, event.task.pid), &again);
             }
         }
         if let Some(number) = known {

@@ -64,6 +64,22 @@ fn calls_of_storm(
     (calls.pop_first().map(|(_, calls)| calls).unwrap_or_default(), said)
 }
 
+/// The kernel uses the address of an mm_struct again, and without randomised addresses the next process has the same
+/// stacks: what is known of the one that has ended is not taken for the next one's.
+#[test]
+fn short_processes_have_all_their_stacks() {
+    if skip_without_bpf("busy") {
+        return;
+    }
+    let script = "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i + 1)); done";
+    let audit = audit(&["--aslr", "off", "--min-virt", "0"], &["sh", "-c", script]);
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    let report = audit.report();
+    assert!(report.event("seen") > 1000, "{}", audit.stderr);
+    assert_eq!(report.event("lost"), 0, "{}", audit.stderr);
+    assert_eq!(report.json["events"].get("without_stack"), None, "{}", audit.stderr);
+}
+
 /// What the kernel's side sends as the number of a stack is that stack: with notify, each is copied and
 /// unwound.
 #[test]

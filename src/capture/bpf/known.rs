@@ -27,6 +27,10 @@ fn encoded(word: &StackWord) -> (u16, u64) {
     }
 }
 
+fn pid_of(stack: &KnownStack<'_>) -> u64 {
+    u64::from(stack.pid.cast_unsigned())
+}
+
 /// Whether rbp counts, and its distance from the stack pointer.
 fn frame_pointer_of(stack: &KnownStack<'_>) -> (u64, u64) {
     (u64::from(stack.frame_pointer.is_some()), stack.frame_pointer.unwrap_or(0))
@@ -79,7 +83,7 @@ impl KnownTable {
         // SAFETY: only this thread writes them.
         let entry = unsafe { self.entry(place).read_volatile() };
         let words = entry.expected.iter().zip(&entry.distances).take(entry.words as usize);
-        (entry.mm, entry.ip, entry.depth) == (stack.mm.0, stack.ip, stack.depth)
+        (entry.mm, entry.pid, entry.ip, entry.depth) == (stack.mm.0, pid_of(stack), stack.ip, stack.depth)
             && (entry.by_frame_pointer, entry.frame_pointer) == frame_pointer_of(stack)
             && words.map(|(&expected, &distance)| (distance, expected)).eq(stack.words.iter().map(encoded))
     }
@@ -112,7 +116,8 @@ impl KnownStacks for KnownTable {
             self.used.entry(stack.mm).or_default().push(place);
         }
         self.write(place, |entry| {
-            (entry.number, entry.mm, entry.ip, entry.depth) = (number, stack.mm.0, stack.ip, stack.depth);
+            (entry.number, entry.mm, entry.pid) = (number, stack.mm.0, pid_of(stack));
+            (entry.ip, entry.depth) = (stack.ip, stack.depth);
             (entry.by_frame_pointer, entry.frame_pointer) = frame_pointer_of(stack);
             (entry.words, entry.span) = (stack.words.len() as u32, span as u32);
             for (at, word) in stack.words.iter().enumerate() {
