@@ -143,11 +143,16 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8, native
         }
         Chain::Read(hash) => hash,
     };
-    let pair = &own.pairs[spread(hash ^ native as u64, PAIRS.trailing_zeros()) & (PAIRS - 1)];
+    let pair = &own.pairs[pair_at(native, hash)];
     if pair.hash == hash && pair.native == native && pair.stack != 0 {
         return pair.stack;
     }
     compose(thread, registers, function, (native, hash))
+}
+
+#[inline(always)]
+fn pair_at(native: u32, hash: u64) -> usize {
+    spread(hash ^ native as u64, PAIRS.trailing_zeros()) & (PAIRS - 1)
 }
 
 enum Chain {
@@ -373,8 +378,7 @@ fn compose(thread: &mut Thread, registers: &Registers, function: u8, (native, ha
     if stack == 0 {
         return 0;
     }
-    let pair = &mut own.pairs[spread(hash ^ native as u64, PAIRS.trailing_zeros()) & (PAIRS - 1)];
-    *pair = Pair { hash, native, stack };
+    own.pairs[pair_at(native, hash)] = Pair { hash, native, stack };
     stack
 }
 

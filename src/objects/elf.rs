@@ -135,15 +135,18 @@ impl ElfLayout {
 
     /// The file offset of a virtual address, if a segment holds it.
     pub fn offset_of(&self, svma: u64) -> Option<u64> {
-        let segment =
-            self.segments.iter().find(|s| svma.checked_sub(s.vaddr).is_some_and(|d| d < s.file_size))?;
+        let segment = self.segment_of(svma)?;
         segment.offset.checked_add(svma - segment.vaddr)
+    }
+
+    /// The segment of which the file has this byte.
+    pub fn segment_of(&self, svma: u64) -> Option<&Segment> {
+        self.segments.iter().find(|s| svma.checked_sub(s.vaddr).is_some_and(|d| d < s.file_size))
     }
 
     /// File offset after the last byte of the segment that holds `svma`.
     pub fn segment_end(&self, svma: u64) -> Option<u64> {
-        let segment =
-            self.segments.iter().find(|s| svma.checked_sub(s.vaddr).is_some_and(|d| d < s.file_size))?;
+        let segment = self.segment_of(svma)?;
         segment.offset.checked_add(segment.file_size)
     }
 }

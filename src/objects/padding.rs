@@ -15,7 +15,6 @@
 
 use super::file::ElfFile;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Register};
-use std::ops::Range;
 
 const PUSH_RBP: u8 = 0x55;
 const INT3: u8 = 0xcc;
@@ -30,7 +29,7 @@ const LONGEST_INSTRUCTION: u64 = 15;
 const SAMPLE: u64 = 1 << 20;
 const LEAST_FUNCTIONS: usize = 64;
 
-/// A function, and where in it a call is.
+/// The function that a call is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallingFunction {
     pub start: u64,
@@ -45,10 +44,8 @@ pub(super) fn is_padded(file: &ElfFile) -> bool {
     let Some(segment) = largest else { return false };
     let from = (segment.file_size / 2).saturating_sub(SAMPLE / 2).next_multiple_of(ALIGNMENT);
     let len = segment.file_size.saturating_sub(from).min(SAMPLE);
-    let misaligned = (segment.vaddr.wrapping_add(from) % ALIGNMENT) as usize;
     let Ok(code) = file.read(segment.offset.saturating_add(from), len) else { return false };
-    let first = ALIGNMENT as usize - misaligned;
-    let starts = (first..code.len()).step_by(ALIGNMENT as usize).filter(|&at| code[at] == PUSH_RBP);
+    let starts = aligned(&code, segment.vaddr.wrapping_add(from)).filter(|&at| code[at] == PUSH_RBP);
     let (all, padded) =
         starts.fold((0, 0), |(all, padded), at| (all + 1, padded + usize::from(code[at - 1] == INT3)));
     all >= LEAST_FUNCTIONS && padded * 4 >= all * 3
@@ -56,15 +53,13 @@ pub(super) fn is_padded(file: &ElfFile) -> bool {
 
 /// The function that an instruction is in. None where none begins before it within reach.
 pub(super) fn function_of(file: &ElfFile, svma: u64) -> Option<CallingFunction> {
+    let segment = file.layout().segment_of(svma).filter(|segment| segment.exec)?;
+    let end = segment.vaddr.saturating_add(segment.file_size);
+    let until = svma.saturating_add(LONGEST_INSTRUCTION).min(end);
     REACHES.iter().find_map(|&reach| {
-        let segment = file
-            .layout()
-            .segments
-            .iter()
-            .find(|s| s.exec && (s.vaddr..s.vaddr + s.file_size).contains(&svma))?;
-        let from = svma.saturating_sub(reach).max(segment.vaddr).next_multiple_of(ALIGNMENT);
-        let until = svma.checked_add(LONGEST_INSTRUCTION)?.min(segment.vaddr.checked_add(segment.file_size)?);
-        let code = file.read(file.layout().offset_of(from)?, until.checked_sub(from)?).ok()?;
+        let from = svma.saturating_sub(reach).max(segment.vaddr).checked_next_multiple_of(ALIGNMENT)?;
+        let offset = segment.offset.checked_add(from - segment.vaddr)?;
+        let code = file.read(offset, until.checked_sub(from)?).ok()?;
         let first = last_start(&code, svma.checked_sub(from)? as usize)?;
         let (start, code) = (from + first as u64, code.get(first..)?);
         let known = framed(code, start, svma);
@@ -76,10 +71,14 @@ pub(super) fn function_of(file: &ElfFile, svma: u64) -> Option<CallingFunction> 
 /// The end of the function that begins at `start`, as far as it can be known from so many bytes of its code.
 pub(super) fn end_of(file: &ElfFile, start: u64, most: u64) -> Option<u64> {
     let code = file.read(file.layout().offset_of(start)?, most).ok()?;
-    let misaligned = start % ALIGNMENT;
-    let first = (ALIGNMENT - misaligned) as usize;
-    let end = (first..code.len()).step_by(ALIGNMENT as usize).find(|&at| begins(&code, at))?;
+    let end = aligned(&code, start).find(|&at| begins(&code, at))?;
     start.checked_add(end as u64)
+}
+
+/// Where functions can begin behind the first byte, which is at `address`.
+fn aligned(code: &[u8], address: u64) -> impl Iterator<Item = usize> {
+    let first = (ALIGNMENT - address % ALIGNMENT) as usize;
+    (first..code.len()).step_by(ALIGNMENT as usize)
 }
 
 /// Behind two, because one may be a part of an instruction. Nor are those int3 that follow 0xcd: they belong to the
@@ -93,8 +92,7 @@ fn begins(code: &[u8], at: usize) -> bool {
 
 /// The last place up to `end` where a function begins.
 fn last_start(code: &[u8], end: usize) -> Option<usize> {
-    let aligned: Range<usize> = 0..(end + 1).min(code.len());
-    aligned.step_by(ALIGNMENT as usize).rev().find(|&at| begins(code, at))
+    (0..code.len().min(end + 1)).step_by(ALIGNMENT as usize).rev().find(|&at| begins(code, at))
 }
 
 /// Decodes from a function's start to the call, of which the last byte is at `svma`: the start of the function that the
@@ -118,23 +116,23 @@ fn framed(code: &[u8], first: u64, svma: u64) -> Option<(u64, bool)> {
             return None;
         }
         let saves_rbp = operation == Code::Push_r64 && to == Register::RBP;
-        // Where the space between two functions is none, only what it begins with says so.
-        let begins = if padded { operation != Code::Ud2 } else { saves_rbp };
-        let leads_on = !ended && !self::begins(code, (at - first) as usize);
-        if at.is_multiple_of(ALIGNMENT) && begins && operation != Code::Int3 && !leads_on {
+        let comes_after = ended || begins(code, (at - first) as usize);
+        // Where the space between two functions is none, only what the next one begins with says so.
+        let may_begin = operation != Code::Int3 && if padded { operation != Code::Ud2 } else { saves_rbp };
+        if at.is_multiple_of(ALIGNMENT) && comes_after && may_begin {
             (start, is_framed, reach) = (at, false, at);
         }
         if svma < next {
             let is_call =
                 matches!(flow, FlowControl::Call | FlowControl::IndirectCall) || operation == Code::Syscall;
-            return (is_call && svma + 1 == next).then_some((start, is_framed));
+            return (is_call && next - svma == 1).then_some((start, is_framed));
         }
         let target = instruction.near_branch_target();
         let is_within = match flow {
-            FlowControl::ConditionalBranch => target <= next + LONGEST,
+            FlowControl::ConditionalBranch => target <= next.saturating_add(LONGEST),
             // Without a frame, or with the frame gone, it is a call in the place of a return.
             FlowControl::UnconditionalBranch => {
-                !pops && target <= if is_framed { next + LONGEST } else { svma }
+                !pops && target <= if is_framed { next.saturating_add(LONGEST) } else { svma }
             }
             _ => false,
         };

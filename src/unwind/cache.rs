@@ -52,9 +52,18 @@ impl<Q, A> Default for Answers<Q, A> {
     }
 }
 
-impl<Q: Eq + Hash, A: Copy> Answers<Q, A> {
+impl<Q: Eq + Hash + Copy, A: Copy> Answers<Q, A> {
     pub fn get(&self, key: Q) -> Option<A> {
         self.0.borrow().get(&key).copied()
+    }
+
+    /// Found by `find` if not known.
+    pub fn get_or_put(&self, key: Q, find: impl FnOnce() -> A) -> A {
+        self.get(key).unwrap_or_else(|| {
+            let value = find();
+            self.put(key, value);
+            value
+        })
     }
 
     pub fn put(&self, key: Q, value: A) {
@@ -87,10 +96,6 @@ impl RuleCache {
 
     /// The rule at a file's address (`file` is unique to it), found by `find` if not known.
     pub fn rule(&mut self, file: u64, svma: u64, find: impl FnOnce() -> Rule) -> Rule {
-        self.rules.get((file, svma)).unwrap_or_else(|| {
-            let rule = find();
-            self.rules.put((file, svma), rule);
-            rule
-        })
+        self.rules.get_or_put((file, svma), find)
     }
 }

@@ -313,12 +313,7 @@ impl Walk<'_> {
         let placed = self.space.find(at.lookup())?;
         let (object, svma) = placed.object.as_ref().zip(placed.svma(at.lookup()))?;
         let last = if at.kind == FrameKind::ReturnAddress { svma } else { svma.wrapping_sub(1) };
-        let query = (object.serial(), last);
-        self.scratch.framed.get(query).unwrap_or_else(|| {
-            let found = object.calling_function(last).and_then(|function| function.is_framed);
-            self.scratch.framed.put(query, found);
-            found
-        })
+        self.scratch.framed.get_or_put((object.serial(), last), || object.calling_function(last)?.is_framed)
     }
 
     /// `[rbp]` the caller's rbp, `[rbp + 8]` the return address.

@@ -225,42 +225,30 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
         snapshot_note(report, options, out);
     }
     let events = &report.events;
-    let mut counted = |count: u64, what: &str| {
+    let mut counted = |count: u64, (one, many): (&str, &str), what: &str| {
         if count > 0 {
-            note(&of_number(count, what), options, out);
+            let subject = if count == 1 { one } else { many };
+            note(&format!("{} {subject} {what}", thousands(count)), options, out);
         }
     };
     // The backend notify makes its target wait rather than lose a call, but cannot always see what one has done.
-    let lost = match report.backend.as_str() {
-        "notify" => "calls did what could not be determined",
-        _ => "events were lost because the buffer was full",
+    let (lost, what) = match report.backend.as_str() {
+        "notify" => (("call did", "calls did"), "what could not be determined"),
+        _ => (("event was", "events were"), "lost because the buffer was full"),
     };
-    counted(events.lost, &format!("{lost}; regions whose origin became doubtful say so"));
-    let what = "events are known without their stacks, for which the buffer had no space (--ring-bytes)";
-    counted(events.without_stack, what);
-    let what = "stacks end early: not enough of the stack was copied (--stack-bytes)";
-    counted(events.truncated_stacks, what);
-    let what = "stacks end early: no unwind information for a frame, or it was called on another stack";
-    counted(events.unwind_incomplete, what);
-    let what = "page faults are in no row: the buffer of their records was full";
-    counted(report.touch.map_or(0, |touch| touch.lost), what);
+    counted(events.lost, lost, &format!("{what}; regions whose origin became doubtful say so"));
+    let bare = ("event is known without its stack,", "events are known without their stacks,");
+    counted(events.without_stack, bare, "for which the buffer had no space (--ring-bytes)");
+    let early = ("stack ends", "stacks end");
+    counted(events.truncated_stacks, early, "early: not enough of the stack was copied (--stack-bytes)");
+    let what = "early: no unwind information for a frame, or it was called on another stack";
+    counted(events.unwind_incomplete, early, what);
+    let faults = ("page fault is", "page faults are");
+    let lost = report.touch.map_or(0, |touch| touch.lost);
+    counted(lost, faults, "in no row: the buffer of their records was full");
     if let Some(process) = main {
         process_notes(process, options, out);
     }
-}
-
-/// `2 stacks end early`, `1 stack ends early`: sentences are written for many.
-fn of_number(count: u64, what: &str) -> String {
-    const ONE: [(&str, &str); 5] = [
-        ("events were ", "event was "),
-        ("events are known without their stacks", "event is known without its stack"),
-        ("calls did ", "call did "),
-        ("stacks end ", "stack ends "),
-        ("page faults are ", "page fault is "),
-    ];
-    let one = ONE.iter().filter(|_| count == 1);
-    let text = one.fold(what.to_owned(), |text, (many, one)| text.replacen(many, one, 1));
-    format!("{} {text}", thousands(count))
 }
 
 fn process_notes(p: &Process, options: TextOptions, out: &mut String) {

@@ -2,6 +2,8 @@
 //! frames. All others are known a moment after they were mapped.
 
 use super::Managed;
+use crate::attribution::rules::interpreters;
+use crate::model::stack::Interpreter;
 use crate::objects::open::open_regular;
 use crate::objects::script::interpreter_line;
 use crate::objects::{FileKey, Object};
@@ -19,7 +21,10 @@ const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 /// What `program` is, or is interpreted by; what PATH and managers of versions lead to under an interpreter's names;
 /// their libraries.
 pub fn expect(managed: &mut Managed, program: Option<PathBuf>) {
-    let interpreters = managed.interpreters().to_vec();
+    if managed.backend.is_none() {
+        return;
+    }
+    let interpreters: Vec<Interpreter> = interpreters().collect();
     let libraries: Vec<&str> =
         interpreters.iter().flat_map(|interpreter| interpreter.libraries).copied().collect();
     // What is certain comes first: there may be more than the map has space for.

@@ -9,8 +9,8 @@ use crate::attribution::rules::{interpreters, left_stacks};
 use crate::capture::{InterpreterFile, Interpreters};
 use crate::model::hash::IntMap;
 use crate::model::stack::{
-    CodeFile, FindLeftStacks, FoundInterpreter, FoundRuntime, Interpreter, ManagedCode, ManagedEnd,
-    ManagedFrames, NotReadable,
+    CodeFile, FindLeftStacks, FoundInterpreter, FoundRuntime, ManagedCode, ManagedEnd, ManagedFrames,
+    NotReadable,
 };
 use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
 use crate::objects::patterns::code_like;
@@ -67,8 +67,6 @@ pub struct Managed {
     files: HashMap<FileKey, Found>,
     /// By number and place; None: it is not shown.
     frames: HashMap<(u64, u64), Option<Frame>>,
-    /// How files with an interpreter are recognised.
-    interpreters: Vec<Interpreter>,
     left_stacks: Vec<FindLeftStacks>,
     /// Why there are no frames: sentences.
     refused: BTreeSet<String>,
@@ -85,22 +83,12 @@ pub struct Walked<'a> {
 
 impl Managed {
     pub fn of(backend: Box<dyn Interpreters>) -> Managed {
-        Managed {
-            backend: Some(backend),
-            interpreters: interpreters().collect(),
-            left_stacks: left_stacks().collect(),
-            ..Managed::default()
-        }
+        Managed { backend: Some(backend), left_stacks: left_stacks().collect(), ..Managed::default() }
     }
 
     /// A file that will probably be executed.
     pub fn expect(&mut self, key: FileKey, object: &Object) {
         self.examine(key, object);
-    }
-
-    /// Interpreters whose programs and libraries may be searched for in advance.
-    pub fn interpreters(&self) -> &[Interpreter] {
-        &self.interpreters
     }
 
     /// The code that is mapped has changed, as a record of `time_ns` shows; 0: it was mapped before all records.
@@ -125,13 +113,12 @@ impl Managed {
         if self.files.contains_key(&key) {
             return false;
         }
-        let exports = Exports(object);
-        let interpreter = self.interpreters.iter().find_map(|interpreter| (interpreter.find)(&exports));
+        let interpreter = interpreter_in(object);
         let is_interpreter = interpreter.is_some();
         let found = match interpreter {
             Some(found) => Some(found.map(FoundRuntime::Interpreter)),
             None => {
-                let found = self.left_stacks.iter().find_map(|find| find(&exports));
+                let found = self.left_stacks.iter().find_map(|find| find(&Exports(object)));
                 found.map(|found| found.map(FoundRuntime::LeavesStacks))
             }
         };
@@ -235,10 +222,8 @@ impl Managed {
         codes: &IntMap<u64, ManagedCode>,
         stacks: &mut StackTable,
     ) -> Option<Frame> {
-        let interpreters = &self.interpreters;
         *self.frames.entry((code, at)).or_insert_with(|| {
-            let code = codes.get(&code)?;
-            let place = interpreters.iter().find_map(|interpreter| (interpreter.place)(code, at))?;
+            let place = place(codes.get(&code)?, at)?;
             Some(stacks.managed_frame(place))
         })
     }
