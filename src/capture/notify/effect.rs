@@ -227,8 +227,8 @@ impl Expected {
                 match view.maps.at(*place)?.filter(fits) {
                     // The same segment may have been there before.
                     Some(vma) if returned || view.shadow.at(*place).is_none() => {
-                        let range = AddrRange::new(vma.area.start, vma.area.end);
-                        view.shadow.insert(vma.area);
+                        let range = AddrRange::new(*place, view.end_of_file(&vma)?);
+                        view.reread(range)?;
                         Outcome::Done(Effect {
                             mapped: Some((range, Some(vma))),
                             ..Effect::of(*place as i64)
@@ -421,6 +421,7 @@ fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Tid;
 
     #[test]
     fn a_replaced_page_is_distinguished_from_a_cut_vma() {
@@ -435,5 +436,34 @@ mod tests {
         assert!(vma(area(0x3000, 0x9000), 0, None).shows_the_same(&anonymous, 0x3000));
         let shared = Vma { is_shared: true, ..anonymous.clone() };
         assert!(!shared.shows_the_same(&anonymous, 0x3000));
+    }
+
+    /// mlock and mseal are not notified: they may have divided an attachment before it is examined.
+    #[test]
+    fn an_attachment_is_found_whole_where_it_was_divided() {
+        use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap};
+        let page = PAGE as usize;
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(4 * PAGE).expect("set_len");
+        let len = std::num::NonZeroUsize::new(4 * page).expect("not 0");
+        // SAFETY: a new mapping, which nothing else knows.
+        let start =
+            unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.expect("mmap");
+        // SAFETY: the second of its pages.
+        unsafe { mlock(start.add(page), page) }.expect("mlock");
+        let tid = std::process::id() as Tid;
+        let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
+        let place = start.as_ptr() as u64;
+        if maps.at(place).is_err() {
+            // Without PROCMAP_QUERY the maps file would have to be parsed.
+            return;
+        }
+        let mut shadow = Shadow::default();
+        let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+        let expected = Expected::Appears { name: b"", place: Some(place), inode: None };
+        let Outcome::Done(effect) = expected.check(&mut view, Over::NotYet) else { panic!("not found") };
+        let whole = AddrRange::new(place, place + 4 * PAGE);
+        assert_eq!(effect.mapped.map(|(range, _)| range), Some(whole));
+        assert!(shadow.covers(whole));
     }
 }

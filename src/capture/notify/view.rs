@@ -1,7 +1,7 @@
 //! What is known of an address space before a call, compared with what the kernel shows after it.
 
 use super::effect::{Outcome, refused_after};
-use super::peek::{self, Gone, Maps};
+use super::peek::{self, Gone, Maps, Vma};
 use super::shadow::Shadow;
 use crate::model::{AddrRange, PAGE, Tid};
 
@@ -75,6 +75,20 @@ impl View<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Where the file that `first` begins with ends, mapped without a gap. A call that is not notified may have
+    /// divided it by now.
+    pub fn end_of_file(&mut self, first: &Vma) -> Result<u64, Gone> {
+        let mut end = first.area.end;
+        while let Some(next) = self.maps.at(end)? {
+            let offset = first.offset.wrapping_add(end - first.area.start);
+            if next.area.start != end || next.file != first.file || next.offset != offset {
+                break;
+            }
+            end = next.area.end;
+        }
+        Ok(end)
     }
 
     pub fn is_free_now(&mut self, range: AddrRange) -> Result<bool, Gone> {
