@@ -511,6 +511,7 @@ const ALLOCATORS: &[&str] = &[
     "ptmalloc",
     "python",
     "scudo",
+    "syscall6",
     "tcmalloc",
     "valgrind",
 ];

@@ -58,40 +58,13 @@ impl Code {
 const WRAPPERS: [&str; 10] =
     ["mmap", "mmap64", "mremap", "munmap", "mprotect", "madvise", "brk", "sbrk", "shmat", "syscall"];
 
-/// Packages of nothing but system calls: how their paths end, since they may be forks, or lie below `vendor`.
-const PACKAGES: [&str; 4] = ["runtime/internal/syscall", "internal/runtime/syscall", "x/sys/unix", "syscall"];
-const FUNCTIONS: [&str; 13] = [
-    "Syscall",
-    "Syscall6",
-    "RawSyscall",
-    "RawSyscall6",
-    "mmap",
-    "Mmap",
-    "MmapPtr",
-    "(*mmapper).Mmap",
-    "mremap",
-    "Mremap",
-    "(*mremapMmapper).Mremap",
-    "Mprotect",
-    "Madvise",
-];
-
-/// `syscall.(*mmapper).Mmap`, `internal/runtime/syscall.Syscall6.abi0`.
-fn is_packaged_wrapper(name: &str) -> bool {
-    let last = name.rfind('/').map_or(0, |slash| slash + 1);
-    let Some(dot) = name[last..].find('.') else { return false };
-    let (package, function) = (&name[..last + dot], &name[last + dot + 1..]);
-    let function = function.strip_suffix(".abi0").unwrap_or(function);
-    let ends = |path: &str| {
-        package.strip_suffix(path).is_some_and(|before| before.is_empty() || before.ends_with('/'))
-    };
-    FUNCTIONS.contains(&function) && PACKAGES.iter().any(|path| ends(path))
-}
+/// Those of languages that make their system calls themselves. Their names have a package, C's have none.
+const PACKAGED: [fn(&str) -> bool; 1] = [super::rules::go::wrappers::is_wrapper];
 
 /// `mmap`, `__mmap64`, `__GI___mmap`, `__libc_mmap`; `syscall.Mmap`.
 pub fn is_wrapper(name: &str) -> bool {
     if name.contains('.') {
-        return is_packaged_wrapper(name);
+        return PACKAGED.iter().any(|is_wrapper| is_wrapper(name));
     }
     let plain = name.trim_start_matches('_');
     let plain = plain.strip_prefix("GI_").unwrap_or(plain).trim_start_matches('_');

@@ -12,7 +12,7 @@ mod device;
 mod dotnet;
 mod files;
 mod glibc;
-mod go;
+pub(super) mod go;
 mod javascriptcore;
 mod jemalloc;
 mod jvm;

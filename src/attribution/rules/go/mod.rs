@@ -7,6 +7,7 @@
 mod goroutines;
 mod layout;
 mod profile;
+pub mod wrappers;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
