@@ -35,3 +35,20 @@ fn with_perf() {
 fn with_notify() {
     every_process_is_exact("notify");
 }
+
+/// Without an effect in maps, a refusal is known from the child.
+#[test]
+fn what_is_sealed_goes_to_the_child_by_notify() {
+    let audit = audit(&["--backend", "notify"], &[program("sealed").into_os_string()]);
+    if audit.code() == Some(77) {
+        return skip("notify", "no mseal here");
+    }
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    let report = audit.report();
+    assert_eq!(report.processes().len(), 2);
+    for process in report.json["processes"].as_array().expect("processes") {
+        for key in ["ledger_drift", "unknown", "doubtful"] {
+            assert_eq!(number(&process["coverage"], key), 0, "{key} of {:.400}", process.to_string());
+        }
+    }
+}

@@ -41,8 +41,8 @@ pub enum Expected {
         new_len: u64,
         place: Option<u64>,
         keeps_old: bool,
-        /// What was at `place`.
-        before: Option<Vma>,
+        /// What was at `place`, if the old range stays.
+        before: Vec<Vma>,
     },
     /// The break moves.
     Brk { from: u64, to: u64 },
@@ -76,12 +76,12 @@ pub enum Replacement {
 }
 
 impl Replacement {
-    fn may_be(self, vma: &Vma, place: u64) -> bool {
+    pub fn may_be(self, vma: &Vma, place: u64) -> bool {
         match self {
             Replacement::Anonymous => vma.file.is_none() && !vma.is_shared,
             Replacement::File { shared, offset, inode } => {
                 vma.is_shared == shared
-                    && vma.offset.wrapping_add(place - vma.area.start) == offset
+                    && vma.offset.wrapping_add(place.wrapping_sub(vma.area.start)) == offset
                     && vma.file.is_some_and(|file| inode.is_none_or(|inode| inode == file.inode))
             }
             Replacement::Any => true,
@@ -295,7 +295,11 @@ impl Expected {
                 false => None,
             };
             return match vma {
-                Some(vma) if came(&vma) || over != Over::NotYet && replacement.may_be(&vma, place) => {
+                Some(vma)
+                    if came(&vma)
+                        || over != Over::NotYet
+                            && view.may_be(*replacement, AddrRange::new(place, end))? =>
+                {
                     Ok(mapped(view.shadow, place, *len, vma))
                 }
                 // It may have unmapped before it failed.
@@ -347,7 +351,8 @@ impl Expected {
                 // What moves has left: all of it, also where it was several.
                 Some(_) if !keeps_old => view.is_free_now(*old)?,
                 Some(vma) => {
-                    let came = before.as_ref().is_none_or(|before| !before.shows_the_same(&vma, place));
+                    let was = before.first().filter(|was| was.area.start <= place);
+                    let came = was.is_none_or(|was| !was.shows_the_same(&vma, place));
                     // The target was the same before: the only evidence is that the source would be the
                     // same.
                     let is_equal = |source: Vma| {
@@ -367,7 +372,8 @@ impl Expected {
                 return Ok(Outcome::Pending);
             }
             let now = (view.maps.areas(*old)?, view.maps.areas(target)?);
-            let in_part = view.shadow.parts_of_move((*old, target), *keeps_old, (&now.0, &now.1));
+            let copied = keeps_old.then(|| view.copied_until(*old, target, before)).transpose()?;
+            let in_part = view.shadow.parts_of_move((*old, target), copied, (&now.0, &now.1));
             view.shadow.replace(*old, &now.0);
             view.shadow.replace(target, &now.1);
             return Ok(refused_after(REFUSED, in_part));
@@ -419,51 +425,4 @@ fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::Tid;
-
-    #[test]
-    fn a_replaced_page_is_distinguished_from_a_cut_vma() {
-        let file = crate::model::MappingFile { major: 8, minor: 1, inode: 7 };
-        let area = |start, end| ShadowVma { start, end, access: 3 };
-        let vma = |area, offset, file| Vma { area, offset, file, is_shared: false, name: Vec::new() };
-        let whole = vma(area(0x1000, 0x9000), 0x4000, Some(file));
-        assert!(vma(area(0x3000, 0x9000), 0x6000, Some(file)).shows_the_same(&whole, 0x3000));
-        assert!(!vma(area(0x3000, 0x9000), 0x4000, Some(file)).shows_the_same(&whole, 0x3000));
-        assert!(!vma(area(0x3000, 0x9000), 0, None).shows_the_same(&whole, 0x3000));
-        let anonymous = vma(area(0x1000, 0x9000), 0, None);
-        assert!(vma(area(0x3000, 0x9000), 0, None).shows_the_same(&anonymous, 0x3000));
-        let shared = Vma { is_shared: true, ..anonymous.clone() };
-        assert!(!shared.shows_the_same(&anonymous, 0x3000));
-    }
-
-    /// mlock and mseal are not notified: they may have divided an attachment before it is examined.
-    #[test]
-    fn an_attachment_is_found_whole_where_it_was_divided() {
-        use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap};
-        let page = PAGE as usize;
-        let file = tempfile::tempfile().expect("a temporary file");
-        file.set_len(4 * PAGE).expect("set_len");
-        let len = std::num::NonZeroUsize::new(4 * page).expect("not 0");
-        // SAFETY: a new mapping, which nothing else knows.
-        let start =
-            unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.expect("mmap");
-        // SAFETY: the second of its pages.
-        unsafe { mlock(start.add(page), page) }.expect("mlock");
-        let tid = std::process::id() as Tid;
-        let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
-        let place = start.as_ptr() as u64;
-        if maps.at(place).is_err() {
-            // Without PROCMAP_QUERY the maps file would have to be parsed.
-            return;
-        }
-        let mut shadow = Shadow::default();
-        let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
-        let expected = Expected::Appears { name: b"", place: Some(place), inode: None };
-        let Outcome::Done(effect) = expected.check(&mut view, Over::NotYet) else { panic!("not found") };
-        let whole = AddrRange::new(place, place + 4 * PAGE);
-        assert_eq!(effect.mapped.map(|(range, _)| range), Some(whole));
-        assert!(shadow.covers(whole));
-    }
-}
+mod tests;

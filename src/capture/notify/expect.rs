@@ -140,7 +140,7 @@ impl Expected {
         let keeps_old = flags & MREMAP_DONTUNMAP != 0 || old_len == 0;
         // Without MREMAP_FIXED the last argument is a wish, or not examined.
         let place = (flags & MREMAP_FIXED != 0).then_some(new);
-        let mut before = None;
+        let mut before = Vec::new();
         if let Some(place) = place {
             let Some(target) = pages(place, new_len).filter(|_| place % PAGE == 0) else {
                 return Expected::Known(EINVAL);
@@ -148,8 +148,8 @@ impl Expected {
             if range.start < target.end && target.start < range.end {
                 return Expected::Known(EINVAL);
             }
-            if keeps_old && !shadow.is_free(target) {
-                before = maps.at(place).ok().flatten();
+            if keeps_old {
+                before = maps.vmas(target).unwrap_or_default();
             }
         }
         if shadow.at(old).is_none() {

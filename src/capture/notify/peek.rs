@@ -131,6 +131,17 @@ impl Maps {
         Ok(inside.map(cut).collect())
     }
 
+    /// The VMAs of the range, not cut: the first ones, where they are many.
+    pub fn vmas(&mut self, range: AddrRange) -> Result<Vec<Vma>, Gone> {
+        let mut vmas = Vec::new();
+        let mut at = range.start.0;
+        while let Some(vma) = self.from(at)?.filter(|vma| vma.area.start < range.end.0 && vmas.len() < FEW) {
+            at = vma.area.end;
+            vmas.push(vma);
+        }
+        Ok(vmas)
+    }
+
     /// The VMA that holds `address`.
     pub fn at(&mut self, address: u64) -> Result<Option<Vma>, Gone> {
         Ok(self.from(address)?.filter(|vma| vma.area.start <= address))

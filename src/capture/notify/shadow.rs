@@ -235,13 +235,15 @@ impl Shadow {
     }
 
     /// What a move that was refused midway has done: it moves one VMA after the other (since 6.17: remap_move,
-    /// mm/mremap.c), and before that unmaps what lies at the target, and what is too long.
+    /// mm/mremap.c), and before that unmaps what lies at the target, and what is too long. `copied`: up to there at
+    /// least, where the old range stays.
     pub fn parts_of_move(
         &self,
         (old, target): (AddrRange, AddrRange),
-        keeps_old: bool,
+        copied: Option<u64>,
         (old_now, target_now): (&[ShadowVma], &[ShadowVma]),
     ) -> Vec<Change> {
+        let keeps_old = copied.is_some();
         let (left, came) = (self.changes(old, old_now), self.changes(target, target_now));
         let mut there = Shadow::default();
         target_now.iter().for_each(|&area| there.insert(area));
@@ -266,9 +268,15 @@ impl Shadow {
                 gone.push(AddrRange::new(cut, range.end.0));
             }
         }
-        for change in &came {
-            if let (Change::Mapped(range) | Change::Protected(range, _), true) = (change, keeps_old) {
-                moves(range.start.0 - place + start, range.end.0 - place + start);
+        if let Some(copied) = copied {
+            // In the order of their addresses: where one has come, all before it have.
+            let ends = came.iter().filter_map(|change| match change {
+                Change::Mapped(range) | Change::Protected(range, _) => Some(range.end.0 - place + start),
+                _ => None,
+            });
+            let until = ends.fold(copied, u64::max);
+            for source in old_now.iter().filter(|source| source.start < until) {
+                moves(source.start, source.end.min(until));
             }
         }
         parts.extend(gone.into_iter().map(Change::Unmapped));
@@ -383,16 +391,33 @@ mod tests {
         // Two pages have come, a third one has not; the target's second page was replaced.
         let now = (&[area(0x3000, 0x5000)][..], &[area(0x10000, 0x12000)][..]);
         let moved = Change::Moved { from: AddrRange::new(0x1000, 0x3000), to: 0x10000, keeps_old: false };
-        assert_eq!(shadow.parts_of_move((old, target), false, now), [moved]);
+        assert_eq!(shadow.parts_of_move((old, target), None, now), [moved]);
         // Nothing has come: the target was unmapped, no more.
         let now = (&[area(0x1000, 0x5000)][..], &[][..]);
         let gone = Change::Unmapped(AddrRange::new(0x11000, 0x12000));
-        assert_eq!(shadow.parts_of_move((old, target), false, now), [gone]);
+        assert_eq!(shadow.parts_of_move((old, target), None, now), [gone]);
         // The part that is too long for the target is unmapped first.
         let short = AddrRange::new(0x10000, 0x13000);
         let now = (&[area(0x1000, 0x4000)][..], &[area(0x11000, 0x12000)][..]);
         let cut = Change::Unmapped(AddrRange::new(0x4000, 0x5000));
-        assert_eq!(shadow.parts_of_move((old, short), false, now), [cut]);
+        assert_eq!(shadow.parts_of_move((old, short), None, now), [cut]);
+    }
+
+    #[test]
+    fn what_is_copied_in_part_is_copied_in_order() {
+        let shadow = Shadow::of(&[mapping(0x1000, 0x5000, ""), mapping(0x10000, 0x12000, "")]);
+        let area = |start, end| ShadowVma { start, end, access: 3 };
+        let (old, target) = (AddrRange::new(0x1000, 0x5000), AddrRange::new(0x10000, 0x14000));
+        let old_now = [area(0x1000, 0x3000), area(0x3000, 0x4000), area(0x4000, 0x5000)];
+        let copy = |start, end, to| Change::Moved { from: AddrRange::new(start, end), to, keeps_old: true };
+        // Where the first one came, the same was mapped; that the second one has come shows it.
+        let now = (&old_now[..], &[area(0x10000, 0x12000), area(0x12000, 0x13000)][..]);
+        let both = [copy(0x1000, 0x3000, 0x10000), copy(0x3000, 0x4000, 0x12000)];
+        assert_eq!(shadow.parts_of_move((old, target), Some(0x1000), now), both);
+        // Another file's pages show it where the rights are the same.
+        let now = (&old_now[..], &[area(0x10000, 0x12000)][..]);
+        assert_eq!(shadow.parts_of_move((old, target), Some(0x3000), now), both[..1]);
+        assert_eq!(shadow.parts_of_move((old, target), Some(0x1000), now), []);
     }
 
     #[test]

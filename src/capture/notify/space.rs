@@ -7,6 +7,7 @@ use super::peek::{Maps, ParseMaps};
 use super::shadow::Shadow;
 use crate::capture::record::{Record, op};
 use crate::model::{AddrRange, HeldCall, Mapping, PAGE, Pid, Tid};
+use crate::sys::abi::MADV_DONTFORK;
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
@@ -79,6 +80,8 @@ pub struct Space {
     pub arguments: u64,
     /// Of a 32-bit program: not all of its calls are notified.
     pub is_32_bit: bool,
+    /// MADV_DONTFORK was called. That it was refused cannot be seen.
+    pub keeps_from_forks: bool,
     /// Its process is held at its end: nothing may change any more.
     pub closed: bool,
 }
@@ -104,6 +107,7 @@ impl Space {
             brk: 0,
             arguments: 0,
             is_32_bit: false,
+            keeps_from_forks: false,
             closed: false,
         };
         Ok((space, mappings))
@@ -126,7 +130,10 @@ impl Space {
             op::MREMAP => Expected::mremap(args, &self.shadow, &mut self.maps),
             op::BRK => Expected::brk(args, self.brk, self.start_brk),
             op::MPROTECT | op::PKEY_MPROTECT => Expected::mprotect(args, &self.shadow),
-            op::MADVISE => Expected::madvise(args, &self.shadow),
+            op::MADVISE => {
+                self.keeps_from_forks |= args[2] == MADV_DONTFORK as u64;
+                Expected::madvise(args, &self.shadow)
+            }
             op::SHMAT if args[1] != 0 => {
                 // SHM_RND: rounded down to SHMLBA, a page.
                 let place = args[1] & !(PAGE - 1);

@@ -1,8 +1,8 @@
 //! What is known of an address space before a call, compared with what the kernel shows after it.
 
-use super::effect::{Outcome, refused_after};
+use super::effect::{Outcome, Replacement, refused_after};
 use super::peek::{self, Gone, Maps, Vma};
-use super::shadow::Shadow;
+use super::shadow::{Shadow, ShadowVma};
 use crate::model::{AddrRange, PAGE, Tid};
 
 /// Both of one address space.
@@ -89,6 +89,33 @@ impl View<'_> {
             end = next.area.end;
         }
         Ok(end)
+    }
+
+    /// Up to where what stays in `old` has come to `target`, too: what is there now is the same, and was not
+    /// `before`.
+    pub fn copied_until(&mut self, old: AddrRange, target: AddrRange, before: &[Vma]) -> Result<u64, Gone> {
+        let shift = target.start.0.wrapping_sub(old.start.0);
+        let mut until = old.start.0;
+        for source in self.maps.vmas(old)? {
+            let place = source.area.start.max(old.start.0).wrapping_add(shift);
+            let moved = ShadowVma { start: source.area.start.wrapping_add(shift), ..source.area };
+            let end = source.area.end.min(old.end.0);
+            let copy = Vma { area: moved, ..source };
+            let was = before.iter().find(|vma| vma.area.start <= place && place < vma.area.end);
+            let has_come = self.maps.at(place)?.is_some_and(|now| {
+                now.shows_the_same(&copy, place) && !was.is_some_and(|was| was.shows_the_same(&now, place))
+            });
+            if has_come {
+                until = end;
+            }
+        }
+        Ok(until)
+    }
+
+    /// All that is mapped in the range could be what replaced it: it may be several VMAs, as in `is_mapped`.
+    pub fn may_be(&mut self, replacement: Replacement, range: AddrRange) -> Result<bool, Gone> {
+        let vmas = self.maps.vmas(range)?;
+        Ok(vmas.iter().all(|vma| replacement.may_be(vma, range.start.0)))
     }
 
     pub fn is_free_now(&mut self, range: AddrRange) -> Result<bool, Gone> {

@@ -1,0 +1,77 @@
+use super::*;
+use crate::model::Tid;
+
+#[test]
+fn a_replaced_page_is_distinguished_from_a_cut_vma() {
+    let file = crate::model::MappingFile { major: 8, minor: 1, inode: 7 };
+    let area = |start, end| ShadowVma { start, end, access: 3 };
+    let vma = |area, offset, file| Vma { area, offset, file, is_shared: false, name: Vec::new() };
+    let whole = vma(area(0x1000, 0x9000), 0x4000, Some(file));
+    assert!(vma(area(0x3000, 0x9000), 0x6000, Some(file)).shows_the_same(&whole, 0x3000));
+    assert!(!vma(area(0x3000, 0x9000), 0x4000, Some(file)).shows_the_same(&whole, 0x3000));
+    assert!(!vma(area(0x3000, 0x9000), 0, None).shows_the_same(&whole, 0x3000));
+    let anonymous = vma(area(0x1000, 0x9000), 0, None);
+    assert!(vma(area(0x3000, 0x9000), 0, None).shows_the_same(&anonymous, 0x3000));
+    let shared = Vma { is_shared: true, ..anonymous.clone() };
+    assert!(!shared.shows_the_same(&anonymous, 0x3000));
+}
+
+/// mlock and mseal are not notified: they may have divided an attachment before it is examined.
+#[test]
+fn an_attachment_is_found_whole_where_it_was_divided() {
+    use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap};
+    let page = PAGE as usize;
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(4 * PAGE).expect("set_len");
+    let len = std::num::NonZeroUsize::new(4 * page).expect("not 0");
+    // SAFETY: a new mapping, which nothing else knows.
+    let start =
+        unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.expect("mmap");
+    // SAFETY: the second of its pages.
+    unsafe { mlock(start.add(page), page) }.expect("mlock");
+    let tid = std::process::id() as Tid;
+    let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
+    let place = start.as_ptr() as u64;
+    if maps.at(place).is_err() {
+        // Without PROCMAP_QUERY the maps file would have to be parsed.
+        return;
+    }
+    let mut shadow = Shadow::default();
+    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+    let expected = Expected::Appears { name: b"", place: Some(place), inode: None };
+    let Outcome::Done(effect) = expected.check(&mut view, Over::NotYet) else { panic!("not found") };
+    let whole = AddrRange::new(place, place + 4 * PAGE);
+    assert_eq!(effect.mapped.map(|(range, _)| range), Some(whole));
+    assert!(shadow.covers(whole));
+}
+
+/// A part that is sealed refuses the whole call, and what lies before it looks like the replacement.
+#[test]
+fn what_was_not_replaced_shows_it_anywhere() {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+    let (private, shared) = (MapFlags::MAP_PRIVATE, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED);
+    let page = PAGE as usize;
+    let len = |pages: usize| std::num::NonZeroUsize::new(pages * page).expect("not 0");
+    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(PAGE).expect("set_len");
+    // SAFETY: a new mapping, which nothing else knows.
+    let start = unsafe { mmap_anonymous(None, len(4), rw, private) }.expect("mmap").as_ptr() as u64;
+    let second = std::num::NonZeroUsize::new(start as usize + page);
+    // SAFETY: the second of its pages.
+    unsafe { mmap(second, len(1), rw, shared, &file, 0) }.expect("mmap");
+    let tid = std::process::id() as Tid;
+    let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
+    if maps.at(start).is_err() {
+        // Without PROCMAP_QUERY the maps file would have to be parsed.
+        return;
+    }
+    let mut shadow = Shadow::default();
+    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+    let range = |from: u64, to: u64| AddrRange::new(start + from * PAGE, start + to * PAGE);
+    assert_eq!(view.may_be(Replacement::Anonymous, range(0, 1)), Ok(true));
+    assert_eq!(view.may_be(Replacement::Anonymous, range(0, 4)), Ok(false));
+    assert_eq!(view.may_be(Replacement::Anonymous, range(2, 4)), Ok(true));
+    let replaced = Replacement::File { shared: true, offset: 0, inode: None };
+    assert_eq!(view.may_be(replaced, range(1, 2)), Ok(true));
+}
