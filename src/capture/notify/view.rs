@@ -63,18 +63,48 @@ impl View<'_> {
         if old.is_empty() {
             return self.is_mapped(target, None);
         }
-        let sources = self.maps.areas(old)?;
+        let sources = self.maps.vmas(old)?;
         if sources.len() > 1 && !returned {
             return Ok(false);
         }
-        let there = |at: u64| target.start.0 + (at - old.start.0);
         for source in sources {
-            let range = AddrRange::new(there(source.start), there(source.end));
-            if !self.is_mapped(range, Some(source.access))? {
+            if self.copy_of(&source, old, target)?.is_none() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Where a part of `old` is in `target`, too, page for page of the same file.
+    fn copy_of(
+        &mut self,
+        source: &Vma,
+        old: AddrRange,
+        target: AddrRange,
+    ) -> Result<Option<AddrRange>, Gone> {
+        let shift = target.start.0.wrapping_sub(old.start.0);
+        let (start, end) = (source.area.start.wrapping_add(shift), source.area.end.wrapping_add(shift));
+        let copy = Vma { area: ShadowVma { start, end, ..source.area }, ..source.clone() };
+        let range = AddrRange::new(start.max(target.start.0), end.min(old.end.0.wrapping_add(shift)));
+        let shows_it = |vma: &Vma| copy.shows_the_same(vma, vma.area.start.max(range.start.0));
+        let is_there = self.is_mapped(range, None)? && self.maps.vmas(range)?.iter().all(shows_it);
+        Ok(is_there.then_some(range))
+    }
+
+    /// Up to where what stays in `old` has come to `target`, too: what is there now is the same, and was not
+    /// `before`.
+    pub fn copied_until(&mut self, old: AddrRange, target: AddrRange, before: &[Vma]) -> Result<u64, Gone> {
+        let mut until = old.start.0;
+        for source in self.maps.vmas(old)? {
+            let Some(copy) = self.copy_of(&source, old, target)? else { continue };
+            let place = copy.start.0;
+            let was = before.iter().find(|vma| vma.area.start <= place && place < vma.area.end);
+            let now = self.maps.at(place)?;
+            if !was.zip(now).is_some_and(|(was, now)| was.shows_the_same(&now, place)) {
+                until = source.area.end.min(old.end.0);
+            }
+        }
+        Ok(until)
     }
 
     /// Where the file that `first` begins with ends, mapped without a gap. A call that is not notified may have
@@ -89,27 +119,6 @@ impl View<'_> {
             end = next.area.end;
         }
         Ok(end)
-    }
-
-    /// Up to where what stays in `old` has come to `target`, too: what is there now is the same, and was not
-    /// `before`.
-    pub fn copied_until(&mut self, old: AddrRange, target: AddrRange, before: &[Vma]) -> Result<u64, Gone> {
-        let shift = target.start.0.wrapping_sub(old.start.0);
-        let mut until = old.start.0;
-        for source in self.maps.vmas(old)? {
-            let place = source.area.start.max(old.start.0).wrapping_add(shift);
-            let moved = ShadowVma { start: source.area.start.wrapping_add(shift), ..source.area };
-            let end = source.area.end.min(old.end.0);
-            let copy = Vma { area: moved, ..source };
-            let was = before.iter().find(|vma| vma.area.start <= place && place < vma.area.end);
-            let has_come = self.maps.at(place)?.is_some_and(|now| {
-                now.shows_the_same(&copy, place) && !was.is_some_and(|was| was.shows_the_same(&now, place))
-            });
-            if has_come {
-                until = end;
-            }
-        }
-        Ok(until)
     }
 
     /// All that is mapped in the range could be what replaced it: it may be several VMAs, as in `is_mapped`.

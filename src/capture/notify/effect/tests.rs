@@ -75,3 +75,37 @@ fn what_was_not_replaced_shows_it_anywhere() {
     let replaced = Replacement::File { shared: true, offset: 0, inode: None };
     assert_eq!(view.may_be(replaced, range(1, 2)), Ok(true));
 }
+
+/// A move in part, where the rest of the target has the rights that the rest of the source has.
+#[test]
+fn what_has_not_come_shows_another_page_of_the_file() {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+    let page = PAGE as usize;
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(4 * PAGE).expect("set_len");
+    let map = |at: Option<std::num::NonZeroUsize>, pages: usize, first: i64, flags: MapFlags| {
+        let len = std::num::NonZeroUsize::new(pages * page).expect("not 0");
+        let offset = first * PAGE as i64;
+        // SAFETY: new mappings, which nothing else knows.
+        unsafe { mmap(at, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED | flags, &file, offset) }
+            .expect("mmap")
+            .as_ptr() as u64
+    };
+    // Two of the file's pages, and at the target the first one, and not the second.
+    let source = map(None, 2, 0, MapFlags::empty());
+    let target = map(None, 2, 2, MapFlags::empty());
+    map(std::num::NonZeroUsize::new(target as usize), 1, 0, MapFlags::MAP_FIXED);
+    let tid = std::process::id() as Tid;
+    let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
+    if maps.at(source).is_err() {
+        // Without PROCMAP_QUERY the maps file would have to be parsed.
+        return;
+    }
+    let mut shadow = Shadow::default();
+    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+    let range = |at: u64, pages: u64| AddrRange::new(at, at + pages * PAGE);
+    assert_eq!(view.all_are_there(range(source, 1), range(target, 1), true), Ok(true));
+    assert_eq!(view.all_are_there(range(source, 2), range(target, 2), true), Ok(false));
+    assert_eq!(view.copied_until(range(source, 1), range(target, 2), &[]), Ok(source + PAGE));
+    assert_eq!(view.copied_until(range(source, 2), range(target, 2), &[]), Ok(source));
+}
