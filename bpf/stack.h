@@ -128,7 +128,8 @@ static __always_inline bool note_returns(struct task_struct *task, struct traced
 	thread->replaced = 0;
 	if (!bpf_core_field_exists(struct task_struct, utask))
 		return false;
-	probed = BPF_CORE_READ(task, utask);
+	/* a load: the helper takes a tenth of the whole program */
+	probed = for_loads(task)->utask;
 	if (!probed)
 		return false;
 	thread->replaced = (__u64)BPF_CORE_READ(probed, return_instances);

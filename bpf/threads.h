@@ -39,13 +39,28 @@ struct {
 	__type(value, struct traced_thread);
 } threads SEC(".maps");
 
-/* Pointers that lead away from a task or a VMA are read with the helper, never by a plain load:
- * for each plain load the verifier searches the kernel's whole BTF by name, four times (6.18,
- * kernel/bpf/verifier.c, check_ptr_to_btf_access()). That was half the time a short run took.
- * Only the address space of the hot path is had by a load: once, at its beginning. */
+/* set by user space before loading: the number of struct task_struct among the kernel's types; 0: not known */
+const volatile __u32 task_type = 0;
+
+/* Since Linux 6.2; the verifier puts a move in its place. */
+extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
+
+/* The task, for plain loads of pointers where calls of a helper would take long. For each such load from a pointer that it
+ * trusts the verifier searches the kernel's whole BTF by name, four times (6.18, kernel/bpf/verifier.c,
+ * check_ptr_to_btf_access()): that was half the time a short run took. So it must not trust this one. */
+static __always_inline struct task_struct *for_loads(struct task_struct *task)
+{
+	if (!task_type || !bpf_ksym_exists(bpf_rdonly_cast))
+		return task;
+	return bpf_rdonly_cast(task, task_type);
+}
+
+/* Where that cannot be, it is read with the helper, as all others are. */
 static __always_inline struct mm_struct *mm_of(struct task_struct *task)
 {
-	return BPF_CORE_READ(task, mm);
+	if (!task_type || !bpf_ksym_exists(bpf_rdonly_cast))
+		return BPF_CORE_READ(task, mm);
+	return for_loads(task)->mm;
 }
 
 #endif

@@ -190,7 +190,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	op = op_of_syscall[id & (MAX_SYSCALL - 1)];
 	if (!op || is_hidden(task, thread))
 		return 0;
-	mm = task->mm;
+	mm = for_loads(task)->mm;
 	if (!mm)
 		return 0;
 	know_numbers(task, thread);

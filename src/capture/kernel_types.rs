@@ -27,18 +27,28 @@ const NAMES: &[&str] = include!(concat!(env!("OUT_DIR"), "/kernel_types.rs"));
 /// Has an object's types searched for among those alone that our objects name. Where that cannot be, among all: libbpf
 /// says then what it lacks.
 pub(super) fn give(to: &mut ObjectBuilder) -> libbpf_rs::Result<()> {
-    // Read once: a run loads two objects, and doctor all of them in several ways.
-    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
-    match FILE.get_or_init(|| file_with(NAMES)) {
-        Some(types) => to.btf_custom_path(types).map(drop),
+    match of_this_kernel() {
+        Some((file, _)) => to.btf_custom_path(file).map(drop),
         None => Ok(()),
     }
 }
 
+/// The number of `struct task_struct` among all of the kernel's types: a relocation has the one in our file. 0: not
+/// known.
+pub(super) fn task_struct() -> u32 {
+    of_this_kernel().map_or(0, |(_, task_struct)| *task_struct)
+}
+
+/// Read once: a run loads two objects, and doctor all of them in several ways.
+fn of_this_kernel() -> Option<&'static (PathBuf, u32)> {
+    static FILE: OnceLock<Option<(PathBuf, u32)>> = OnceLock::new();
+    FILE.get_or_init(|| file_with(NAMES)).as_ref()
+}
+
 /// A file with the types of these `names`, there until this process ends. None where the kernel's types cannot be
 /// read, or not by these rules.
-fn file_with(names: &[&str]) -> Option<PathBuf> {
-    let types = with_names(&std::fs::read(KERNEL).ok()?, names)?;
+fn file_with(names: &[&str]) -> Option<(PathBuf, u32)> {
+    let Reduced { types, task_struct } = with_names(&std::fs::read(KERNEL).ok()?, names)?;
     let mut file = File::from(memfd_create(c"vmaudit-btf", MFdFlags::MFD_CLOEXEC).ok()?);
     file.write_all(&types).ok()?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -48,7 +58,7 @@ fn file_with(names: &[&str]) -> Option<PathBuf> {
         return None;
     }
     let _kept_open = file.into_raw_fd();
-    Some(path)
+    Some((path, task_struct))
 }
 
 /// `BTF_KIND_*`.
@@ -169,9 +179,18 @@ impl<'a> Types<'a> {
     }
 }
 
+/// Some of the kernel's types.
+pub struct Reduced {
+    /// As in `/sys/kernel/btf/vmlinux`.
+    pub types: Vec<u8>,
+    /// The number that `struct task_struct` has among all of them; 0: none, or several.
+    pub task_struct: u32,
+}
+
 /// Of `kernel`, the types of these `names` and all that they have by value. None if it is not what it should be.
-pub fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
+pub fn with_names(kernel: &[u8], names: &[&str]) -> Option<Reduced> {
     let kernel = Types::read(kernel)?;
+    let mut tasks = Vec::new();
     let names: HashSet<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     let mut kept: Vec<u32> = Vec::new();
     let mut numbers: IntMap<u32, u32> = IntMap::default();
@@ -183,8 +202,12 @@ pub fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
     };
     for (number, record) in (1u32..).zip(&kernel.records) {
         let named = matches!(record.kind(), kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64);
-        if named && names.contains(kernel.name(word(record.0, 0))?) {
+        let name = if named { kernel.name(word(record.0, 0))? } else { continue };
+        if names.contains(name) {
             keep(number, &mut kept);
+        }
+        if record.kind() == kind::STRUCT && name == b"task_struct" {
+            tasks.push(number);
         }
     }
     let (mut types, mut strings) = (Vec::new(), vec![0u8]);
@@ -221,7 +244,8 @@ pub fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
     }
     file.extend_from_slice(&types);
     file.extend_from_slice(&strings);
-    Some(file)
+    let task_struct = if let [task] = tasks[..] { task } else { 0 };
+    Some(Reduced { types: file, task_struct })
 }
 
 /// The word at an offset that is within `bytes`.

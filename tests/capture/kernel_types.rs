@@ -74,10 +74,13 @@ fn what_is_kept_is_as_it_was() {
         return skip("what_is_kept_is_as_it_was", &format!("this kernel has no types ({KERNEL})"));
     };
     let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(&file, with_names(&kernel, &TYPES).expect("the kernel's types")).expect("written");
+    let reduced = with_names(&kernel, &TYPES).expect("the kernel's types");
+    std::fs::write(&file, &reduced.types).expect("written");
     let all = Btf::from_path(KERNEL).expect("the kernel's types");
     let kept = Btf::from_path(&file).expect("the kept types");
     assert!(kept.len() * 10 < all.len(), "{} of {}", kept.len(), all.len());
+    let task = all.type_by_id::<BtfType<'_>>(reduced.task_struct.into()).expect("a type");
+    assert_eq!((task.kind(), task.name()), (BtfKind::Struct, Some("task_struct".as_ref())));
     for name in TYPES {
         let expected = descriptions(&all, name);
         assert!(!expected.is_empty(), "{name}");
@@ -90,10 +93,10 @@ fn what_is_cut_or_wrong_is_refused() {
     let Ok(kernel) = std::fs::read(KERNEL) else {
         return skip("what_is_cut_or_wrong_is_refused", &format!("this kernel has no types ({KERNEL})"));
     };
-    let small = with_names(&kernel, &["qstr", "path", "cgroup_subsys_id"]).expect("the kernel's types");
+    let small = with_names(&kernel, &["qstr", "path", "cgroup_subsys_id"]).expect("the kernel's types").types;
     assert!(with_names(&small, &["path"]).is_some());
     for end in 0..small.len() {
-        assert_eq!(with_names(&small[..end], &["path"]), None, "cut at {end}");
+        assert!(with_names(&small[..end], &["path"]).is_none(), "cut at {end}");
     }
     // Any word may be anything: read or refused, and what is read can be read again.
     for at in (0..small.len() - 3).step_by(4) {
@@ -102,7 +105,7 @@ fn what_is_cut_or_wrong_is_refused() {
             wrong[at..at + 4].copy_from_slice(&u32::to_ne_bytes(word));
             if let Some(read) = with_names(&wrong, &["path", "qstr", "cgroup_subsys_id"]) {
                 assert!(
-                    with_names(&read, &["path", "qstr", "cgroup_subsys_id"]).is_some(),
+                    with_names(&read.types, &["path", "qstr", "cgroup_subsys_id"]).is_some(),
                     "{word:#x} at {at}"
                 );
             }

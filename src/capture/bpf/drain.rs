@@ -8,6 +8,7 @@ use super::queue::{Frames, Queue};
 use crate::capture::{CaptureError, wire};
 use crate::sys::{poll, task};
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,11 +19,10 @@ use std::time::Duration;
 
 /// Records that are moved before it is checked again whether there is space for more.
 const CHUNK: usize = 32;
-/// A ring that need not be emptied yet is seen to again after so long.
-const RETRY: Duration = Duration::from_millis(1);
-/// One that cannot be emptied, because a record is still being written, after so long, which doubles each time: a
-/// busy thread fills the smallest rings in less than a millisecond.
+/// A ring that cannot be emptied, because a record is still being written, is seen to again after so long, which doubles
+/// each time: a busy thread fills the smallest rings in less than a millisecond.
 const SOON: Duration = Duration::from_micros(20);
+const LATEST: Duration = Duration::from_millis(1);
 /// Rings below this size are emptied at once: a millisecond may fill them.
 const SMALL: u64 = 1 << 20;
 /// Larger ones are left to the session until this part of them is full. Emptying them on each wake would take
@@ -58,6 +58,8 @@ pub(super) struct Drain {
     /// Readable once there is something to handle, in the rings or in the queue.
     moved: EventFd,
     stop: EventFd,
+    /// Readable once a ring has more for the thread.
+    wakes: Epoll,
 }
 
 /// A thread that panicked while it held one of these left it as it was.
@@ -77,6 +79,18 @@ impl Drain {
         let latest = Arc::new(AtomicU64::new(0));
         let into = Arc::clone(&queue);
         let idle = [idle_bytes(calls), touches.map_or(0, idle_bytes)];
+        let wakes =
+            Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| CaptureError::Wake(errno.into()))?;
+        let rings = [Some(calls.as_fd()), touches.map(|touches| touches.as_fd())];
+        for (ring, idle) in rings.into_iter().zip(idle) {
+            // Where something may stay in the ring, only what comes next wakes the thread: it would be woken again and
+            // again, and each time it takes a processor from the targets.
+            let edge = if idle > 0 { EpollFlags::EPOLLET } else { EpollFlags::empty() };
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | edge, 0);
+            if let Some(ring) = ring {
+                wakes.add(ring, event).map_err(|errno| CaptureError::Wake(errno.into()))?;
+            }
+        }
         let calls = ring_of(calls, move |record| lock(&into).push(record))?;
         let (into, seen) = (Arc::clone(&queue), Arc::clone(&latest));
         let move_touch = move |record: &[u8]| {
@@ -92,6 +106,7 @@ impl Drain {
             taken: Condvar::new(),
             moved: event()?,
             stop: event()?,
+            wakes,
         })
     }
 
@@ -172,31 +187,27 @@ impl Drain {
     /// Whenever the kernel's side says that there is much, until it is stopped.
     fn run(&self) {
         task::run_before_others();
-        let fds: Vec<i32> = {
-            let rings = lock(&self.rings);
-            [Some(&rings.calls), rings.touches.as_ref()]
-                .into_iter()
-                .flatten()
-                .map(RingBuffer::epoll_fd)
-                .collect()
-        };
-        // SAFETY: the rings live as long as `self`, and their descriptors with them.
-        let fds = fds.into_iter().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        let fds: Vec<BorrowedFd<'_>> = fds.chain([self.stop.as_fd()]).collect();
-        let (mut before, mut pause) = (0, SOON);
         loop {
-            poll::wait(&fds, None);
+            poll::wait(&[self.wakes.0.as_fd(), self.stop.as_fd()], None);
+            let mut events = [EpollEvent::empty(); 2];
+            let _ = self.wakes.wait(&mut events, EpollTimeout::ZERO);
             if self.is_stopped() {
                 return;
             }
             // Fails only when it is readable for long.
             let _ = self.moved.write(1);
-            if !lock(&self.rings).has_much() {
-                poll::wait(&[self.stop.as_fd()], Some(RETRY));
-                continue;
-            }
             // Failures are reported to the session's own thread.
-            let Ok(now) = self.drain() else { return };
+            if self.empty().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Until there is not much any more.
+    fn empty(&self) -> Result<(), CaptureError> {
+        let (mut before, mut pause) = (0, SOON);
+        while lock(&self.rings).has_much() && !self.is_stopped() {
+            let now = self.drain()?;
             // The session may have read before that was moved.
             let _ = self.moved.write(1);
             let queue = lock(&self.queue);
@@ -206,13 +217,14 @@ impl Drain {
             } else if now == before {
                 drop(queue);
                 poll::wait(&[self.stop.as_fd()], Some(pause));
-                pause = (pause * 2).min(RETRY);
+                pause = (pause * 2).min(LATEST);
             }
             if now != before {
                 pause = SOON;
             }
             before = now;
         }
+        Ok(())
     }
 }
 

@@ -127,6 +127,7 @@ pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'s
         rodata.pid_namespace = own_pid_namespace();
         rodata.wake_bytes = wake_bytes(config);
         rodata.stack_limit = u64::from(config.ring_bytes);
+        rodata.task_type = super::kernel_types::task_struct();
         set_viewer!(rodata);
         for call in arch::TRACED {
             if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {

@@ -178,6 +178,7 @@ pub(super) fn prepare(
         rodata.wake_bytes = if config.combined { WAKE_BYTES } else { wake_bytes };
         rodata.stack_limit = shared.map_or(0, |shared| shared.stack_limit);
         rodata.combined = config.combined;
+        rodata.task_type = super::kernel_types::task_struct();
         set_viewer!(rodata);
         rodata.sample_bytes = config.sample.unwrap_or(0);
         let unit = 2f64.powi(32);

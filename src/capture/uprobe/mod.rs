@@ -164,6 +164,7 @@ pub(super) fn prepare(
         rodata.own_pid = std::process::id() as i32;
         rodata.with_stacks = with_stacks;
         rodata.pid_namespace = own_pid_namespace();
+        rodata.task_type = super::kernel_types::task_struct();
         set_viewer!(rodata);
     }
     let calls = config.functions.max(1) as u32;
