@@ -43,6 +43,13 @@ KUZU = """import kuzu, os, sys, time
 size = os.environ.get("SIZE")
 base = kuzu.Database(os.path.join(sys.argv[1], "kuzu-%d" % os.getpid()), **({"max_db_size": int(size)} if size else {}))
 time.sleep(60)"""
+# A Python that has PyPI's ray.
+RAY_PYTHON = os.environ.get("RAY_PYTHON", "ray-python")
+RAY = """import os, ray, time
+size = os.environ.get("SIZE")
+ray.init(num_cpus=1, include_dashboard=False, **({"object_store_memory": int(size)} if size else {}))
+kept = ray.put(bytes(200000))
+time.sleep(60)"""
 KNOT = """server:
     rundir: "%(folder)s"
     listen: 127.0.0.1@7723
@@ -114,6 +121,11 @@ def mono(folder):
     subprocess.run(["mcs", "Waits.cs"], cwd=folder, check=True)
 
 
+def gcc(folder):
+    with open(os.path.join(folder, "all.cc"), "w") as file:
+        file.write("#include <regex>\nstd::regex made(\"a+b\");\n")
+
+
 def ldap(folder):
     for size in ("1073741824", "67108864"):
         with open(os.path.join(folder, "slapd-%s.conf" % size), "w") as file:
@@ -156,6 +168,10 @@ def cases(folder):
     testpmd = ["unshare", "--mount", "sh", "-c", packets]
     fox = "exec firefox --headless --profile %s/firefox about:blank" % folder
     names = "rm -rf %s/journal; exec knotd -c %s/knot-${CONF-as-it-is}" % (folder, folder)
+    store = "rm -rf %s/etcd; exec etcd --data-dir %s/etcd $Q --listen-client-urls http://127.0.0.1:7724 " % (folder, folder)
+    store += "--advertise-client-urls http://127.0.0.1:7724 --listen-peer-urls http://127.0.0.1:7725 "
+    store += "--initial-advertise-peer-urls http://127.0.0.1:7725 --initial-cluster default=http://127.0.0.1:7725"
+    prover = "sleep 60 | exec coqtop"
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -206,6 +222,15 @@ def cases(folder):
         Case("dotnet.double-mapped", None, SHELL + [dotnet]),
         Case("firefox.code", None, SHELL + [fox], None, firefox),
         Case("firefox.sandboxed", None, SHELL + [fox], None, firefox),
+        Case("etcd.database", "--quota-backend-bytes=67108864", SHELL + [store],
+             ["--env", "Q=--quota-backend-bytes=67108864"]),
+        Case("bbolt.map", None, SHELL + [store.replace("$Q", "--quota-backend-bytes=67108864")]),
+        Case("ocaml.young-objects", None, SHELL + ["sleep 60 | exec ocaml"]),
+        Case("gcc.heap", None, ["g++", "-O2", "-c", "-o", "/dev/null", os.path.join(folder, "all.cc")], None, gcc),
+        Case("coq.young-objects", "OCAMLRUNPARAM=s=32k", SHELL + [prover], ["--env", "OCAMLRUNPARAM=s=32k"]),
+        Case("ocaml.tables", None, SHELL + [prover]),
+        Case("ocaml.heap", None, SHELL + [prover]),
+        Case("ray.objects", "object_store_memory=268435456", [RAY_PYTHON, "-c", RAY], ["--env", "SIZE=268435456"]),
         Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
         Case("ruby.heap-pages", None, ["ruby", "-e", RUBY]),
     ]
@@ -234,6 +259,12 @@ NEEDS = {
     "dpdk": ("dpdk-testpmd", "dpdk-dev"),
     "dotnet": ("azmcp", "the folder dist of npm's @azure/mcp-linux-x64, in PATH"),
     "firefox": ("firefox", "firefox-esr"),
+    "etcd": ("etcd", "etcd-server"),
+    "bbolt": ("etcd", "etcd-server"),
+    "gcc": ("g++", "g++"),
+    "coq": ("coqtop", "coq"),
+    "ocaml": ("coqtop", "coq"),
+    "ray": (RAY_PYTHON, "a Python with ray of PyPI: RAY_PYTHON=…"),
     "ruby": ("ruby", "ruby"),
     "qemu": ("qemu-system-x86_64", "qemu-system-x86"),
 }

@@ -69,6 +69,10 @@ byte[][] kept = new byte[20][]; for (int i = 0; i < 20; i++) kept[i] = new byte[
 for (int i = 0; i < 6; i++) { Thread t = new Thread(() -> { try { Thread.sleep(60000); } catch (Exception e) {} }); t.setDaemon(true); t.start(); }
 if (System.getenv("COLLECT") != null) System.gc(); Thread.sleep(60000); } }
 """
+# its pool of threads starts with the first file
+NODE_FILE = """require('fs').readFile('/etc/hostname', () => {});
+setInterval(() => {}, 60000);
+"""
 NODE = """const { Worker } = require('worker_threads');
 for (let i = 0; i < Number(process.env.WORKERS ?? 2); i++) new Worker('setTimeout(() => {}, 60000)', { eval: true });
 setTimeout(() => {}, 60000);"""
@@ -157,7 +161,7 @@ def sources(folder):
 
     for name, text in {"threads.py": THREADS, "blocks.py": BLOCKS, "heap.py": HEAP, "joined.c": JOINED, "omp.c": OMP,
                        "rust.rs": RUST, "waits.go": GO, "allocates.c": ALLOCATES, "address.c": ADDRESS, "a.c": ALIGNED,
-                       "user.c": ALIGNED_USER, "Waits.java": JAVA, "node.js": NODE, "wasm.js": WASM,
+                       "user.c": ALIGNED_USER, "Waits.java": JAVA, "node.js": NODE, "file.js": NODE_FILE, "wasm.js": WASM,
                        "stacks.py": STACKS, "shared.py": SHARED, "envoy.yaml": ENVOY, "fibres.rb": FIBRES, "objects.py": OBJECTS,
                        "range.c": RANGE, "mappings.py": MAPPINGS, "arrow.py": ARROW,
                        "block.c": BLOCK, "threads.lisp": LISP, "no_thp.py": NO_THP}.items():
@@ -263,6 +267,7 @@ def programs(folder, vmaudit):
         "JVM, committed": Program(shell(java % "-Xms${S-1g} -Xmx${X-1g}"), "javac", 5),
         "JVM, ZGC": Program(shell(java % "-XX:+UseZGC -Xmx1g"), "javac", 5),
         "Node.js, 2 workers": Program(["node", at("node.js")], "node", 7),
+        "Node.js, a file read": Program(["node", at("file.js")], "node", 7),
         "Node.js, WebAssembly": Program(shell("exec node $W " + at("wasm.js")), "node", 7),
         "Chromium": Program(shell(chromium), "chromium", 15),
         "Deno": Program(["deno", "eval", waits], "deno", 4),

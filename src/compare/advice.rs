@@ -4,6 +4,7 @@ use super::model::{Change, NotTried};
 use crate::report::model::{Fix, Process};
 use crate::report::units::exact_size;
 use crate::report::{Placed, Report, option_lists, option_separator, place_option};
+use std::collections::BTreeMap;
 
 /// One setting, as strict as it can be read from a report's `knob`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +25,18 @@ pub struct Advice {
     pub setting: Setting,
     pub saves_virt: u64,
     pub saves_rss: u64,
+    /// VIRT and RSS of that, by finding.
+    of: BTreeMap<usize, (u64, u64)>,
+}
+
+/// What settings promise together, VIRT and RSS: what one of them takes of a finding another one cannot take again.
+pub fn together<'a>(settings: impl IntoIterator<Item = &'a Advice>) -> (u64, u64) {
+    let mut most: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+    for (finding, (virt, rss)) in settings.into_iter().flat_map(|advice| &advice.of) {
+        let known = most.entry(*finding).or_default();
+        *known = (known.0.max(*virt), known.1.max(*rss));
+    }
+    most.into_values().fold((0, 0), |sum, each| (sum.0.saturating_add(each.0), sum.1.saturating_add(each.1)))
 }
 
 /// What a report advises.
@@ -114,9 +127,13 @@ pub fn label(change: &Change) -> String {
 /// with.
 pub fn advice(report: &Report, environment: &dyn Fn(&str) -> Option<String>) -> Advised {
     let mut advised = Advised::default();
+    let mut number = 0;
     for process in &report.processes {
         let started = started(process, environment);
-        for fix in process.findings.iter().flat_map(|finding| &finding.fix) {
+        let first = number;
+        number += process.findings.len();
+        let findings = (first..).zip(&process.findings);
+        for (finding, fix) in findings.flat_map(|(n, finding)| finding.fix.iter().map(move |fix| (n, fix))) {
             let promises = fix.saves_virt > 0 || fix.saves_rss > 0;
             match Setting::parse(&fix.knob, &started) {
                 // of a program that the command starts: what that is started with is not ours to say
@@ -124,7 +141,7 @@ pub fn advice(report: &Report, environment: &dyn Fn(&str) -> Option<String>) -> 
                     let why = "an argument of a program that the command starts";
                     not_tried(&mut advised.not_tried, fix, why);
                 }
-                Some(setting) => tried(&mut advised.settings, setting, fix),
+                Some(setting) => tried(&mut advised.settings, setting, (finding, fix)),
                 None if promises => {
                     let why = "a change of the program or of how it is started, not of its environment";
                     not_tried(&mut advised.not_tried, fix, why);
@@ -152,15 +169,17 @@ fn is_advised(process: Option<&Process>, fix: &Fix) -> bool {
     process.is_some_and(|p| p.findings.iter().flat_map(|f| &f.fix).any(|own| own.knob == fix.knob))
 }
 
-fn tried(settings: &mut Vec<Advice>, setting: Setting, fix: &Fix) {
+fn tried(settings: &mut Vec<Advice>, setting: Setting, (finding, fix): (usize, &Fix)) {
     let at = settings.iter().position(|known| known.setting == setting);
     let at = at.unwrap_or_else(|| {
-        settings.push(Advice { setting, saves_virt: 0, saves_rss: 0 });
+        settings.push(Advice { setting, saves_virt: 0, saves_rss: 0, of: BTreeMap::new() });
         settings.len() - 1
     });
     if let Some(advice) = settings.get_mut(at) {
         advice.saves_virt = advice.saves_virt.saturating_add(fix.saves_virt);
         advice.saves_rss = advice.saves_rss.saturating_add(fix.saves_rss);
+        let own = advice.of.entry(finding).or_default();
+        *own = (own.0.saturating_add(fix.saves_virt), own.1.saturating_add(fix.saves_rss));
     }
 }
 
@@ -292,6 +311,30 @@ mod tests {
         );
         assert_eq!(advised.not_tried.len(), 1, "what promises nothing is no advice to test");
         assert_eq!(advised.not_tried[0].saves_virt, 8);
+    }
+
+    #[test]
+    fn what_two_settings_promise_of_one_finding_is_promised_once() {
+        let fix = |knob: &str, saves_virt, saves_rss| Fix {
+            knob: knob.into(),
+            saves_virt,
+            saves_rss,
+            ..Fix::default()
+        };
+        let cache = "GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0";
+        let stacks = |limit, kept| Finding {
+            fix: vec![fix("ulimit -s 1024", limit, 0), fix(cache, kept, 3)],
+            ..Finding::default()
+        };
+        let arenas = Finding { fix: vec![fix("MALLOC_ARENA_MAX=1", 64, 0)], ..Finding::default() };
+        let first = Process { findings: vec![stacks(7, 8), arenas], ..Process::default() };
+        let second = Process { findings: vec![stacks(14, 8)], ..Process::default() };
+        let report = Report { processes: vec![first, second], ..Report::default() };
+        let settings = advice(&report, &|_| None).settings;
+        assert_eq!(together(&settings), (8 + 64 + 14, 6));
+        for alone in &settings {
+            assert_eq!(together([alone]), (alone.saves_virt, alone.saves_rss));
+        }
     }
 
     #[test]

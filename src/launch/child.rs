@@ -98,7 +98,7 @@ pub struct Child<'a> {
     pub command: &'a Command,
     pub user: Option<&'a TargetUser>,
     pub aslr_off: bool,
-    /// Soft RLIMIT_STACK to set, bytes.
+    /// RLIMIT_STACK to set, bytes.
     pub stack_limit: Option<u64>,
     pub before: &'a Before,
     /// Readable when it is time; end of file when vmaudit is gone.
@@ -201,10 +201,11 @@ fn switch_aslr_off() -> Result<(), Errno> {
     personality::set(persona | Persona::ADDR_NO_RANDOMIZE).map(drop)
 }
 
-/// The soft limit alone: the command may still raise it again.
+/// Both limits, as `ulimit -s` of a shell does: what the command starts may raise its soft one (gcc's driver does, to
+/// 64 MiB), and inherits that.
 fn limit_stack(bytes: u64) -> Result<(), Errno> {
     let (_, hard) = getrlimit(Resource::RLIMIT_STACK)?;
-    setrlimit(Resource::RLIMIT_STACK, bytes, hard)
+    setrlimit(Resource::RLIMIT_STACK, bytes, bytes.min(hard))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub struct LaunchConfig {
     pub env: Vec<(OsString, Option<OsString>)>,
     /// Switch address randomisation off; an error when that is refused.
     pub aslr_off: bool,
-    /// Soft RLIMIT_STACK of the command, bytes: the size that glibc gives to threads' stacks.
+    /// RLIMIT_STACK of the command, bytes: the size that glibc gives to threads' stacks.
     pub stack_limit: Option<u64>,
     /// Under sudo: stay root rather than become the invoking user.
     pub as_root: bool,

@@ -391,3 +391,26 @@ fn a_stack_that_has_grown_is_examined() {
     };
     assert_eq!((recursion(1), recursion(500)), ("ledger".into(), "exit".into()));
 }
+
+/// As `ulimit -s`: a program that raises its soft limit as far as it may (gcc's driver) gets no further.
+#[test]
+fn the_stack_limit_cannot_be_raised_again() {
+    if skip_without_bpf("run_programs") {
+        return;
+    }
+    let script = "ulimit -Hs; ulimit -Ss; ulimit -Ss $(ulimit -Hs); ulimit -Ss";
+    let output = Command::new(vmaudit())
+        .args([
+            "run",
+            "--as-root",
+            "--stack-limit=1048576",
+            "--report=/dev/null",
+            "--",
+            "/bin/sh",
+            "-c",
+            script,
+        ])
+        .output()
+        .expect("starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1024\n1024\n1024\n");
+}

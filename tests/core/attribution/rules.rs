@@ -306,6 +306,57 @@ fn who_starts_a_thread_chooses_its_stack() {
     assert_eq!(first_fix(&["libtsan.so.2!pthread_create", RUST], 2 * MIB), "RUST_MIN_STACK=1048576");
     assert_eq!(first_fix(&["libgomp.so.1@0x1d000", "app!main"], 8 * MIB), "OMP_STACKSIZE=1M");
     assert_eq!(first_fix(&["liba.so!start_pool", "libgomp.so.1@0x1d000", "app!main"], 8 * MIB), "ulimit");
+    // of libuv's only those of the pool have a size of its own, where it did not call uv_thread_create
+    const UV: &str = "node!uv_thread_create_ex";
+    const ONCE: &str = "libc.so.6!__pthread_once_slow";
+    for limit in ["node!uv_thread_create", "libother.so@0x9000", "node!start_workers"] {
+        assert_eq!(first_fix(&[UV, limit, ONCE, "node!uv_once", "node!main"], 8 * MIB), "ulimit", "{limit}");
+    }
+    assert_eq!(first_fix(&[UV, "node!main"], 8 * MIB), "ulimit");
+}
+
+/// The size of the pool's stacks is the usual limit's and not taken from it: `ulimit -s` is denied where the stack proves
+/// that, and nothing is promised of four stacks where only a snapshot is there.
+#[test]
+fn the_limit_promises_nothing_of_libuvs_pool() {
+    const AT: u64 = 0x7f37_0000_0000;
+    let attribute = |once: Option<&str>, marked: bool| {
+        let mut case = Case::new();
+        case.vma((0x40_0000, 0x50_0000), "r-xp", "/usr/bin/node", Origin::Preexisting);
+        if marked {
+            let file = case.observations.mappings[0].file.expect("a file");
+            let marks = vec!["UV_THREADPOOL_SIZE".to_owned()];
+            case.observations.code.files.push(FileMarks { file, marks, setting: None, version: None });
+        }
+        let stack = case.stack(&[
+            "libc.so.6!__mmap",
+            "libc.so.6!pthread_create",
+            "node!uv_thread_create_ex",
+            once.unwrap_or("node!init_once"),
+            "libc.so.6!__pthread_once_slow",
+            "node!uv_once",
+        ]);
+        for (tid, n) in (4001..).zip(0..6) {
+            let at = AT + n * 16 * MIB;
+            let origin = match once.is_some() {
+                true => Origin::Event(case.mmap(PID, 8 * MIB + 4096, (NONE, ANON | STACK), stack)),
+                false => Origin::Preexisting,
+            };
+            case.vma((at, at + 4096), "---p", "", origin);
+            case.vma((at + 4096, at + 4096 + 8 * MIB), "rw-p", "", origin);
+            case.live_thread(tid, at + 8 * MIB);
+        }
+        finding(&case.attribute(), "thread-stack").clone()
+    };
+    let without_names = attribute(Some("node@0x9000"), false);
+    assert_eq!(without_names.fix[0].knob, "UV_THREADPOOL_SIZE=1");
+    let pool = attribute(Some("node!init_once"), false);
+    let promised: Vec<_> = pool.fix.iter().map(|fix| (fix.knob.as_str(), fix.saves_virt)).collect();
+    assert_eq!(promised[0], ("UV_THREADPOOL_SIZE=1", 5 * (8 * MIB + 4096)), "{promised:?}");
+    assert!(pool.no_help.iter().any(|no| no.knob == "ulimit -s"), "{:?}", pool.no_help);
+    assert!(pool.title.contains("6 stacks of libuv's pool"), "{}", pool.title);
+    let limit = |marked: bool| attribute(None, marked).fix[0].saves_virt;
+    assert_eq!((limit(false), limit(true)), (42 * MIB, 14 * MIB));
 }
 
 /// A thread's own stack has the C library's block for it, wherever its stack pointer is; what is mapped as a

@@ -139,9 +139,7 @@ impl Runs<'_> {
     fn add_advice(&mut self, base: &Plan, advised: &[&Advice]) {
         let settings: Vec<_> = advised.iter().map(|advice| &advice.setting).collect();
         let change = advice::change(&base.change, &settings, &|name| base.variable(name));
-        let sum = |of: fn(&Advice) -> u64| advised.iter().map(|each| of(each)).fold(0, u64::saturating_add);
-        let promised = (sum(|advice| advice.saves_virt), sum(|advice| advice.saves_rss));
-        self.add(base.with(change), Some(promised));
+        self.add(base.with(change), Some(advice::together(advised.iter().copied())));
     }
 
     /// Before the settings are tried together for the first time: what made the command fail alone is left out.

@@ -1,6 +1,6 @@
 //! Why thread stacks are there, and which knob makes them smaller: the C library's, Rust's, OpenMP's.
 
-use super::maker::{Maker, OPENMP_MODULES, RUST_STACK};
+use super::maker::{Maker, OPENMP_MODULES, RUST_STACK, UV_POOL};
 use super::shape::UNLIMITED;
 use super::sizes::Sizes;
 use super::{CACHED, GUARD, LIVE, SIGNAL};
@@ -19,6 +19,11 @@ const SMALL: u64 = 1 << 20;
 const LIMIT: &str = "ulimit -s 1024 (or pthread_attr_setstacksize)";
 const RAISED: &str = "figure for 1 MiB stacks, if the C library chose the size: it goes by the limit that held when the \
                       program started, and servers raise their own; too small a stack crashes the program";
+const UNLIKE_UV: &str = "figure for 1 MiB stacks, without the four of libuv's pool, which may have 8 MiB of their own; too \
+                         small a stack crashes the program";
+/// What libuv gives the threads of its pool since 1.45, and how many they are unless set (src/threadpool.c).
+const UV_STACK: u64 = 8 << 20;
+const UV_THREADS: u64 = 4;
 
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let cached = group.instances_with(CACHED);
@@ -35,6 +40,12 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         advice.title = Some(match group.instances {
             1 => "stack of an OpenMP thread".to_string(),
             n => format!("{n} stacks of OpenMP threads"),
+        });
+    }
+    if makers.only(Maker::Uv) {
+        advice.title = Some(match group.instances {
+            1 => "stack of libuv's pool".to_string(),
+            n => format!("{n} stacks of libuv's pool"),
         });
     }
     let signal = group.instances_with(SIGNAL);
@@ -55,6 +66,9 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
             false => "Rust's std passes the size that was set for its threads to pthread_create",
         };
         advice = advice.wont("ulimit -s", why);
+    } else if makers.only(Maker::Uv) {
+        advice =
+            advice.wont("ulimit -s", "libuv passes a size of its own (8 MiB) for the threads of its pool");
     } else if makers.only(Maker::Other) && !makers.by_limit && world.input.observations.stack_limit.is_some()
     {
         let why = "the size was not taken from it: the program or its runtime chose it";
@@ -64,6 +78,16 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         let all_but_one = group.unused() / group.instances * (group.instances - 1);
         let fewer = "figure for one thread beside the first; each that goes takes its malloc arena along";
         advice = advice.fix(Fix::new("OMP_NUM_THREADS=2", all_but_one, 0).note(fewer));
+    }
+    if makers.only(Maker::Uv) && group.instances > 1 {
+        // in the place of a stack that was kept another one is
+        let all_but_one = match cached {
+            0 => group.unused() / group.instances * (group.instances - 1),
+            _ => 0,
+        };
+        let note = "files, names of hosts and compression are worked on one after the other then; each thread that \
+                    goes takes its malloc arena along";
+        advice = advice.fix(Fix::new("UV_THREADPOOL_SIZE=1", all_but_one, 0).note(note));
     }
     if cached > 0 && keeps_stacks(group, world) {
         let Footprint { virt, rss, .. } = group.part(CACHED);
@@ -171,7 +195,13 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
         out.push(fix(knob, sizes.saves(SMALL, own).saturating_sub(kept)));
     }
     if makers.by_limit {
-        out.push(fix(LIMIT, sizes.saves(SMALL, limit).saturating_sub(kept)));
+        let saves = sizes.saves(SMALL, limit).saturating_sub(kept);
+        // maps does not show which stacks are those of libuv's pool
+        let of_uv = group.path.is_none() && limit(UV_STACK) && world.has_mark(UV_POOL);
+        out.push(match of_uv {
+            true => fix(LIMIT, saves.saturating_sub(UV_THREADS * (UV_STACK - SMALL))).note(UNLIKE_UV),
+            false => fix(LIMIT, saves),
+        });
     }
     if sizes.all().any(chosen) {
         out.extend(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
