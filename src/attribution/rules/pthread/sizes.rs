@@ -1,7 +1,7 @@
 //! How large the stacks of a group are: seldom all the same.
 
+use super::is_stack;
 use super::shape::USUAL;
-use super::{CACHED, LIVE};
 use crate::attribution::category::Evidence;
 use crate::attribution::rules::{Group, World};
 use crate::attribution::units::exact_size;
@@ -19,7 +19,7 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn of(group: &Group<'_>, world: &World<'_>) -> Sizes {
-        let stacks = || group.pieces.iter().filter(|p| p.part == LIVE || p.part == CACHED);
+        let stacks = || group.pieces.iter().filter(|p| is_stack(p.part));
         let mut things: BTreeMap<usize, u64> = BTreeMap::new();
         for piece in stacks() {
             *things.entry(piece.thing).or_default() += piece.footprint.virt;
