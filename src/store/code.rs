@@ -49,11 +49,14 @@ struct Row {
 /// As `StackLists`.
 #[derive(Serialize, Deserialize)]
 struct Lists {
-    /// Thread, block, start and length.
-    given: Vec<(Option<Tid>, u64, Option<(u64, u64)>)>,
+    given: Vec<Given>,
     unjoined: Vec<u64>,
     cached: Vec<u64>,
 }
+
+/// As `GivenStack`: thread, block, start and length.
+#[derive(Serialize, Deserialize)]
+struct Given(Option<Tid>, u64, Option<(u64, u64)>);
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -100,7 +103,7 @@ pub(super) fn write(
         ended: threads.ended.iter().map(|at| at.0).collect(),
         searched: threads.searched,
         stack_lists: threads.lists.as_ref().map(|lists| Lists {
-            given: lists.given.iter().map(|g| (g.tid, g.block.0, g.stack.as_ref().map(pair))).collect(),
+            given: lists.given.iter().map(|g| Given(g.tid, g.block.0, g.stack.as_ref().map(pair))).collect(),
             unjoined: lists.unjoined.iter().map(|at| at.0).collect(),
             cached: lists.cached.iter().map(|at| at.0).collect(),
         }),
@@ -149,7 +152,7 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
 
 fn stack_lists(lists: Lists) -> StackLists {
     let addrs = |all: Vec<u64>| all.into_iter().map(Addr).collect();
-    let given = lists.given.into_iter().map(|(tid, block, stack)| GivenStack {
+    let given = lists.given.into_iter().map(|Given(tid, block, stack)| GivenStack {
         tid,
         block: Addr(block),
         stack: stack.as_ref().map(range),

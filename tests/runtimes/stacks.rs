@@ -103,6 +103,9 @@ fn threads_live_as_long_as_the_kernel_lists_them() {
         let owners: BTreeSet<u64> = stacks.filter_map(|region| region["thread"].as_u64()).collect();
         assert_eq!(owners, others, "{command:?}");
         assert!(others.len() >= 4, "{command:?}");
+        // what lies beside a given stack in its mapping is not counted as more of them
+        let row = category(&process, "thread-stack").expect("stacks");
+        assert_eq!(number(row, "regions"), others.len() as u64, "{command:?}");
     }
 }
 

@@ -16,6 +16,8 @@ const CACHE: u64 = 40 << 20;
 const SMALL: u64 = 1 << 20;
 
 const LIMIT: &str = "ulimit -s 1024 (or pthread_attr_setstacksize)";
+const UNLESS_OWN: &str =
+    "figure for 1 MiB stacks, if the program sets no size itself; too small a stack crashes the program";
 const RAISED: &str = "figure for 1 MiB stacks, if the C library chose the size: it goes by the limit that held when the \
                       program started, and servers raise their own; too small a stack crashes the program";
 
@@ -146,7 +148,9 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
         out.push(fix(knob, sizes.saves(SMALL, own).saturating_sub(kept)));
     }
     if makers.by_limit {
-        out.push(fix(LIMIT, sizes.saves(SMALL, limit).saturating_sub(kept)));
+        // a size that is the limit's may be the program's own: slapd sets 8 MiB itself
+        let found = fix(LIMIT, sizes.saves(SMALL, limit).saturating_sub(kept));
+        out.push(if found.saves_virt > 0 { found.note(UNLESS_OWN) } else { found });
     }
     if sizes.all().any(chosen) {
         out.extend(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
@@ -248,22 +252,14 @@ fn of_exited(group: &Group<'_>, world: &World<'_>) -> String {
         (n, all) if n == all => "; their threads have exited".to_string(),
         (n, _) => format!("; {n} of them belonged to threads that have exited"),
     };
-    let join =
-        "nobody has joined (pthread_join, pthread_detach): until then the C library leaves its stack mapped";
-    match (unjoined, exited) {
-        (0, _) => {}
-        (1, 1) => out += &format!(", and {join}"),
-        (n, all) if n == all => {
-            out += ", and nobody has joined them (pthread_join, pthread_detach): until then the C library leaves their \
-                    stacks mapped"
-        }
-        (1, _) => out += &format!("; one of these {join}"),
-        (n, _) => {
-            out += &format!(
-                "; {n} of these nobody has joined (pthread_join, pthread_detach): until then the C library leaves their \
-                 stacks mapped"
-            )
-        }
+    if unjoined > 0 {
+        let them = if unjoined == 1 { "it" } else { "them" };
+        let which = match (unjoined, exited) {
+            (n, all) if n == all => format!(", and nobody has joined {them}"),
+            (n, _) => format!("; {n} of these nobody has joined"),
+        };
+        out += &which;
+        out += " (pthread_join, pthread_detach): until then the C library leaves the stack mapped";
     }
     if !keeps_stacks(group, world) {
         return out;

@@ -10,7 +10,8 @@ use crate::attribution::findings::Fix;
 use crate::attribution::role::{role_of, role_of_module};
 use crate::attribution::rules::app::caller_of;
 use crate::attribution::rules::{Advice, Group, RULES, Subject, World};
-use crate::ledger::Region;
+use crate::ledger::{Region, RegionKind};
+use crate::model::observation::HeapInfo;
 use crate::model::{Addr, AddrRange, FrameKind, Sharing};
 
 /// True if this code made the call, and is neither the C library's nor an allocator's: by its name, or since it lies in
@@ -49,14 +50,31 @@ fn guard_below(start: Addr, world: &World<'_>) -> Option<Addr> {
     (is_plain && is_guard).then_some(guard.range.start)
 }
 
-/// Where such stacks begin and end in what the program mapped with one call.
+/// Where such stacks begin and end in what the program mapped. Where the call is not known, and an allocator has it, that
+/// one's own limits count.
 pub fn cuts(region: &Region, world: &World<'_>) -> Vec<Addr> {
-    let path = || world.record(region).and_then(|record| world.path(record.stack.ok()?));
     let mut given = world.threads.given_in(region.range).filter_map(|given| given.stack).peekable();
-    if given.peek().is_none() || !path().is_some_and(|path| asked_by_program(path, world)) {
+    if given.peek().is_none() {
+        return Vec::new();
+    }
+    let is_program_s = match world.record(region) {
+        Some(record) => {
+            record.stack.ok().and_then(|id| world.path(id)).is_some_and(|path| asked_by_program(path, world))
+        }
+        None => region.kind == RegionKind::Anonymous && !is_allocator_s(region.range, world),
+    };
+    if !is_program_s {
         return Vec::new();
     }
     given.flat_map(|stack| [stack.start, stack.end]).collect()
+}
+
+/// By headers in it.
+fn is_allocator_s(range: AddrRange, world: &World<'_>) -> bool {
+    let overlaps = |other: AddrRange| other.start < range.end && range.start < other.end;
+    let heap = |heap: &HeapInfo| AddrRange::from_len(heap.at, heap.mprotect_size.max(1));
+    world.heaps().iter().any(|found| overlaps(heap(found)))
+        || world.input.observations.blocks.iter().any(|block| overlaps(block.range))
 }
 
 /// True if a thread that the C library started cannot have had its stack here: it was given none of this, and the
