@@ -231,14 +231,22 @@ fn why(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes))
             "; {library} is loaded: OpenMP's threads may be among them (OMP_NUM_THREADS, OMP_STACKSIZE)"
         );
     }
-    if group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
-        why += "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps \
-                shows neighbours as one line";
-    }
+    why += hidden_guards(group);
     if sizes.merged {
         why += "; stacks without guards are one mapping to the kernel: how many there are, only their threads tell";
     }
     why + &of_exited(group, world)
+}
+
+/// Of guards that are no mappings of their own.
+pub fn hidden_guards(group: &Group<'_>) -> &'static str {
+    match group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
+        true => {
+            "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps shows neighbours \
+             as one line"
+        }
+        false => "",
+    }
 }
 
 /// Of the stacks whose threads have ended.

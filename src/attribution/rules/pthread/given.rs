@@ -44,7 +44,12 @@ pub fn span(subject: &Subject<'_>, world: &World<'_>) -> Option<AddrRange> {
 }
 
 fn guard_below(start: Addr, world: &World<'_>) -> Option<Addr> {
-    let guard = world.mapping_at(Addr(start.0.checked_sub(1)?))?;
+    let below = Addr(start.0.checked_sub(1)?);
+    let hidden = world.hidden_guards(AddrRange { start: below, end: start });
+    if let Some(hidden) = hidden.first().filter(|guard| guard.end == start) {
+        return Some(hidden.start);
+    }
+    let guard = world.mapping_at(below)?;
     let is_plain = guard.file.is_none() && guard.name.is_empty() && guard.sharing == Sharing::Private;
     let is_guard = guard.prot.is_none() && guard.range.end == start && guard.range.len() <= MAX_GUARD;
     (is_plain && is_guard).then_some(guard.range.start)
@@ -111,7 +116,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         "memory that the C library did not map for a thread, but was given as a stack (pthread_attr_setstack): {run}, and \
          {who} mapped it and chose how large it is"
     );
-    let mut advice = Advice::why(why);
+    let mut advice = Advice::why(why + super::advice::hidden_guards(group));
     if let Some((knob, note)) = RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
         advice = advice.fix(Fix::new(&knob, 0, 0).note(&note));
     }
