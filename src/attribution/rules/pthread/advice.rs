@@ -2,8 +2,8 @@
 
 use super::maker::{Maker, OPENMP_MODULES, RUST_STACK};
 use super::shape::UNLIMITED;
-use super::sizes::Sizes;
-use super::{CACHED, EXITED, GUARD, SIGNAL, UNJOINED, given, is_stack};
+use super::sizes::{Sizes, hidden_guards};
+use super::{CACHED, EXITED, SIGNAL, UNJOINED, given, is_stack};
 use crate::attribution::findings::Fix;
 use crate::attribution::footprint::Footprint;
 use crate::attribution::rules::glibc::{MARK, is_libc};
@@ -236,17 +236,6 @@ fn why(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes))
         why += "; stacks without guards are one mapping to the kernel: how many there are, only their threads tell";
     }
     why + &of_exited(group, world)
-}
-
-/// Of guards that are no mappings of their own.
-pub fn hidden_guards(group: &Group<'_>) -> &'static str {
-    match group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
-        true => {
-            "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps shows neighbours \
-             as one line"
-        }
-        false => "",
-    }
 }
 
 /// Of the stacks whose threads have ended.

@@ -116,7 +116,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         "memory that the C library did not map for a thread, but was given as a stack (pthread_attr_setstack): {run}, and \
          {who} mapped it and chose how large it is"
     );
-    let mut advice = Advice::why(why + super::advice::hidden_guards(group));
+    let mut advice = Advice::why(why + super::sizes::hidden_guards(group));
     if let Some((knob, note)) = RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
         advice = advice.fix(Fix::new(&knob, 0, 0).note(&note));
     }
