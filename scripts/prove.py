@@ -50,6 +50,9 @@ size = os.environ.get("SIZE")
 ray.init(num_cpus=1, include_dashboard=False, **({"object_store_memory": int(size)} if size else {}))
 kept = ray.put(bytes(200000))
 time.sleep(60)"""
+LMDB = """import lmdb, os, sys, time
+base = lmdb.open(os.path.join(sys.argv[1], "lmdb-%d" % os.getpid()), map_size=1 << 30)
+time.sleep(60)"""
 KNOT = """server:
     rundir: "%(folder)s"
     listen: 127.0.0.1@7723
@@ -209,7 +212,8 @@ def cases(folder):
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
         Case("chromium.partition-alloc", None, SHELL + [browser]),
         Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
-        Case("lmdb.map", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
+        Case("slapd.database", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
+        Case("lmdb.map", None, ["/usr/bin/python3", "-c", LMDB, folder]),
         Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
         Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
         Case("memcached.slabs", "memcached -m 64", SHELL + [items], ["--env", "M=64"]),
@@ -251,7 +255,8 @@ NEEDS = {
     "jvm": ("javac", "default-jdk-headless"),
     "chromium": ("chromium", "chromium"),
     "boehm": ("guile", "guile-3.0"),
-    "lmdb": ("slapd", "slapd"),
+    "slapd": ("slapd", "slapd"),
+    "lmdb": ("/usr/lib/python3/dist-packages/lmdb/__init__.py", "python3-lmdb"),
     "mono": ("mcs", "mono-runtime mono-mcs"),
     "chez": ("racket", "racket"),
     "memcached": (MEMCACHED, "memcached, built with symbols"),

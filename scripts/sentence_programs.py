@@ -33,10 +33,11 @@ block = libc.malloc(20 << 20); top = [libc.malloc(2000) for _ in range(100)]; li
 time.sleep(60)
 """
 JOINED = """#include <pthread.h>
+#include <stdlib.h>
 #include <unistd.h>
 static void *run(void *p) { usleep(200000); return p; }
 int main(void) { pthread_t t[16]; for (int i = 0; i < 16; i++) pthread_create(&t[i], 0, run, 0);
-for (int i = 0; i < 16; i++) pthread_join(t[i], 0); sleep(60); return 0; }
+for (int i = 0; i < 16 && !getenv("LEFT"); i++) pthread_join(t[i], 0); sleep(60); return 0; }
 """
 OMP = """#include <omp.h>
 #include <unistd.h>
@@ -249,6 +250,7 @@ def programs(folder, vmaudit):
                                                 lib + "libjemalloc.so.2", 8),
         "Arrow of Python": Program([PYPI + "/bin/python3", at("arrow.py")], PYPI + "/bin/python3", 6, arenas=True),
         "16 threads of C, joined": Program([at("joined")], at("joined")),
+        "16 threads of C, not joined": Program(shell("[ $JOIN ] || export LEFT=1; exec " + at("joined")), at("joined")),
         "OpenMP, 4 threads": Program(["env", "OMP_NUM_THREADS=4", at("omp")], at("omp")),
         "OpenMP": Program(shell("OMP_NUM_THREADS=${T-4} exec " + at("omp")), at("omp")),
         "8 threads of Rust": Program([at("rust")], at("rust")),

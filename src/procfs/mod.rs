@@ -2,7 +2,7 @@
 //!
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files` and `page_runs`
 //! turn bytes into values and touch no file; `process_dir`, `memory`, `headers`,
-//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks`, `loader_data`, `thread_blocks` and `threads` read;
+//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks`, `loader_data`, `thread_blocks`, `stack_lists` and `threads` read;
 //! `address_space` reads maps and pages together, `observe` joins all. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
@@ -25,6 +25,7 @@ mod residency;
 mod rollup;
 mod saved;
 mod smaps;
+mod stack_lists;
 mod status;
 mod task_files;
 mod thread_blocks;

@@ -8,6 +8,7 @@
 
 use super::memory;
 use super::process_dir::ProcessDir;
+use super::stack_lists::read_stack_lists;
 use crate::model::observation::{Residency, ResidencySource, ThreadBlocks, ThreadObservation};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid, VmaDetails};
 use crate::sys::task::robust_list;
@@ -25,9 +26,9 @@ pub(super) fn read_thread_blocks(
     threads: &[ThreadObservation],
     (mappings, residency, details): (&[Mapping], &Residency, &VmaDetails),
 ) -> ThreadBlocks {
-    let living = threads.iter().filter_map(|thread| Some((thread.tid, Addr(robust_list(thread.tid)?))));
-    let living: Vec<(Tid, Addr)> = living.collect();
-    let mut out = ThreadBlocks { living, ..ThreadBlocks::default() };
+    let living = living_blocks(threads);
+    let lists = read_stack_lists(dir, (dir.pid(), tid), &living);
+    let mut out = ThreadBlocks { living, lists, ..ThreadBlocks::default() };
     let exact = matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap);
     let mut heads: Vec<Addr> = out.living.iter().map(|(_, head)| *head).collect();
     heads.sort_unstable();
@@ -43,6 +44,11 @@ pub(super) fn read_thread_blocks(
     out.ended.sort_unstable();
     out.searched = true;
     out
+}
+
+/// In the block for each living thread.
+pub(super) fn living_blocks(threads: &[ThreadObservation]) -> Vec<(Tid, Addr)> {
+    threads.iter().filter_map(|thread| Some((thread.tid, Addr(robust_list(thread.tid)?)))).collect()
 }
 
 /// What may be stacks, without their guards: with a guard below, or mapped as a stack.

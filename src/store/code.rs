@@ -4,7 +4,7 @@
 use super::error::Fault;
 use super::read::one_row;
 use super::sum;
-use crate::model::observation::{Block, BlockKind, ThreadBlocks};
+use crate::model::observation::{Block, BlockKind, GivenStack, StackLists, ThreadBlocks};
 use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile, Tid};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,21 @@ struct Row {
     ended: Vec<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     searched: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stack_lists: Option<Lists>,
 }
+
+/// As `StackLists`.
+#[derive(Serialize, Deserialize)]
+struct Lists {
+    given: Vec<Given>,
+    unjoined: Vec<u64>,
+    cached: Vec<u64>,
+}
+
+/// As `GivenStack`: thread, block, start and length.
+#[derive(Serialize, Deserialize)]
+struct Given(Option<Tid>, u64, Option<(u64, u64)>);
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -88,6 +102,11 @@ pub(super) fn write(
         living: threads.living.iter().map(|(tid, at)| (*tid, at.0)).collect(),
         ended: threads.ended.iter().map(|at| at.0).collect(),
         searched: threads.searched,
+        stack_lists: threads.lists.as_ref().map(|lists| Lists {
+            given: lists.given.iter().map(|g| Given(g.tid, g.block.0, g.stack.as_ref().map(pair))).collect(),
+            unjoined: lists.unjoined.iter().map(|at| at.0).collect(),
+            cached: lists.cached.iter().map(|at| at.0).collect(),
+        }),
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "code", params![snapshot, marks])?;
@@ -126,8 +145,19 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
         living: row.living.into_iter().map(|(tid, at)| (tid, Addr(at))).collect(),
         ended: row.ended.into_iter().map(Addr).collect(),
         searched: row.searched,
+        lists: row.stack_lists.map(stack_lists),
     };
     Ok((code, blocks, threads))
+}
+
+fn stack_lists(lists: Lists) -> StackLists {
+    let addrs = |all: Vec<u64>| all.into_iter().map(Addr).collect();
+    let given = lists.given.into_iter().map(|Given(tid, block, stack)| GivenStack {
+        tid,
+        block: Addr(block),
+        stack: stack.as_ref().map(range),
+    });
+    StackLists { given: given.collect(), unjoined: addrs(lists.unjoined), cached: addrs(lists.cached) }
 }
 
 fn pair(range: &AddrRange) -> (u64, u64) {

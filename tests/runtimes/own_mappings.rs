@@ -2,7 +2,7 @@
 //! it its mmap.
 
 use crate::support::managed::{installed, snapshot, sums};
-use crate::support::report::{list, number};
+use crate::support::report::{category, list, number};
 use crate::support::{
     Guard, audit, go_program, go_program_of, manifest_dir, program, program_built, program_by, shared_object,
     skip, skip_without_bpf, watchdog,
@@ -189,4 +189,24 @@ fn the_range_of_a_native_image_is_known_by_the_heap_in_its_file() {
     assert!(number(fix, "saves_virt").abs_diff(saved) < 64 * MIB, "{fix}: {saved} saved");
     assert!(list(&range(&small), "fix").is_empty(), "nothing is left to save");
     assert!(number(&range(&as_it_is), "virt") > 31 << 30, "-Xmx leaves it");
+    // the chunks of the heap lie in it: nothing is left that the image mapped there for another reason
+    let own = |process: &Value| {
+        let virt = category(process, "app-mmap").map_or(0, |row| number(row, "virt"));
+        virt - number(&range(process), "virt")
+    };
+    assert!(own(&as_it_is) < MIB, "{}", as_it_is["findings"]);
+    // a snapshot knows it by the file's second mapping
+    let child =
+        Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let child = Guard(child.expect("it starts"));
+    let is_up = || {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.0.id())).expect("it lives");
+        maps.lines().filter(|line| line.ends_with("/compiler")).count() > 3 && maps.lines().count() > 20
+    };
+    while !is_up() {
+        std::thread::yield_now();
+    }
+    let seen = snapshot(child.0.id()).first().clone();
+    assert!(number(&range(&seen), "virt") > 31 << 30, "{}", seen["findings"]);
+    assert!(category(&seen, "unknown").is_none_or(|row| number(row, "virt") < MIB), "{}", seen["categories"]);
 }

@@ -9,6 +9,7 @@ use crate::support::{
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -102,6 +103,12 @@ fn threads_live_as_long_as_the_kernel_lists_them() {
         let owners: BTreeSet<u64> = stacks.filter_map(|region| region["thread"].as_u64()).collect();
         assert_eq!(owners, others, "{command:?}");
         assert!(others.len() >= 4, "{command:?}");
+        // what lies beside a given stack in its mapping is not counted as more of them
+        let stacks = list(&process, "regions").iter();
+        let stacks = stacks
+            .filter(|region| region["category"] == "thread-stack" && region["part"] == "thread stack")
+            .filter_map(|region| region["instance"].as_u64());
+        assert_eq!(stacks.collect::<BTreeSet<u64>>().len(), others.len(), "{command:?}");
     }
 }
 
@@ -212,10 +219,27 @@ fn a_stack_ends_where_its_thread_s_block_does() {
         let arena = findings.iter().find(|finding| finding["category"] == "glibc-arena").expect("one");
         let why = arena["why"].as_str().expect("text");
         assert!(!why.contains("nobody asked"), "{why}");
+        // what the same call mapped beside the stack is none, and who mapped it is named
+        let process = launched.report().first();
+        let virt = number(category(process, "thread-stack").expect("one"), "virt");
+        assert_eq!(virt, STACK + 4096, "{}", process["categories"]);
+        given(process, "given_stack, main mapped it");
     }
+    given(&process, "the program mapped it");
 }
 
-/// musl keeps no stacks for later threads, and has none of glibc's tunables.
+/// The finding on a stack that the C library did not map has none of its settings.
+fn given(process: &Value, who: &str) {
+    let mut findings = list(process, "findings").iter();
+    let stack = findings.find(|finding| finding["category"] == "thread-stack").expect("one");
+    let why = stack["why"].as_str().expect("text");
+    assert!(why.contains("a thread runs on it") && why.contains(who), "{why}");
+    assert_eq!(list(stack, "threads").len(), 1, "{stack}");
+    assert!(list(stack, "fix").is_empty(), "{stack}");
+}
+
+/// glibc keeps stacks of threads that were joined for later ones; until then it keeps them for who joins. musl keeps none,
+/// and has none of glibc's tunables.
 #[test]
 fn only_glibc_keeps_stacks_of_ended_threads() {
     const TEST: &str = "only_glibc_keeps_stacks_of_ended_threads";
@@ -226,12 +250,17 @@ fn only_glibc_keeps_stacks_of_ended_threads() {
     let musl = musl.map_err(|_| skip(TEST, "no musl-gcc")).ok();
     for (path, is_glibc) in [(Some(program("ended_thread")), true), (musl, false)] {
         let Some(path) = path else { continue };
-        let launched = audit(&["--top", "100"], &[&path]);
-        let findings = list(launched.report().first(), "findings");
-        let stack = findings.iter().find(|finding| finding["category"] == "thread-stack").expect("one");
-        let text = stack.to_string();
-        assert!(text.contains("its thread has exited"), "{text}");
-        assert_eq!(text.contains("GLIBC_TUNABLES"), is_glibc, "{text}");
-        assert_eq!(text.contains("the C library keeps"), is_glibc, "{text}");
+        for is_joined in [false, true] {
+            let mut command = vec![path.as_os_str()];
+            command.extend(is_joined.then_some(OsStr::new("join")));
+            let launched = audit(&["--top", "100"], &command);
+            let mut findings = list(launched.report().first(), "findings").iter();
+            let stack = findings.find(|finding| finding["category"] == "thread-stack");
+            let text = stack.map(Value::to_string).unwrap_or_default();
+            assert_eq!(text.contains("its thread has exited"), is_glibc || !is_joined, "{text}");
+            assert_eq!(text.contains("nobody has joined"), is_glibc && !is_joined, "{text}");
+            assert_eq!(text.contains("GLIBC_TUNABLES"), is_glibc && is_joined, "{text}");
+            assert_eq!(text.contains("of such stacks for the next"), is_glibc && is_joined, "{text}");
+        }
     }
 }

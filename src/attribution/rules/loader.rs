@@ -236,7 +236,10 @@ fn loader_data<'a>(world: &World<'a>) -> Option<&'a Vec<Addr>> {
 fn first_page_of_loader(region: &Region, world: &World<'_>) -> Option<Addr> {
     let range = region.range;
     // its variables hold the list of threads' stacks, too
-    if range.len() > MAX_VMA || world.threads.live_in(range).is_some() || world.threads.has_ended_in(range) {
+    if range.len() > MAX_VMA
+        || world.threads.live_in(range).is_some()
+        || world.threads.ended_in(range).is_some()
+    {
         return None;
     }
     let own = loader_data(world)?;

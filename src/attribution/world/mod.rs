@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 pub use subject::Subject;
-pub use threads::Threads;
+pub use threads::{Left, Threads};
 
 /// A process, indexed for rules. The latest lookups and the facts found belong to one thread; another thread uses a
 /// [`World::fork`].

@@ -1,7 +1,7 @@
 //! Where the threads of a process have, or had, their stacks.
 
 use crate::ledger::{OriginRecord, ThreadRecord};
-use crate::model::observation::ThreadObservation;
+use crate::model::observation::{GivenStack, ThreadObservation};
 use crate::model::{Addr, AddrRange, Mapping, Observations, Tid};
 use std::collections::{HashMap, HashSet};
 
@@ -18,6 +18,22 @@ pub struct Threads<'a> {
     stacks_known: bool,
     /// Stack pointers that threads were started with, sorted.
     started: Vec<(Addr, &'a ThreadRecord)>,
+}
+
+/// What became of the stack of a thread that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// Kept for the next threads.
+    Cached,
+    /// Nobody has joined the thread.
+    Unjoined,
+    /// One of these.
+    Unknown,
+}
+
+fn any_in(sorted: &[Addr], range: AddrRange) -> bool {
+    let at = sorted.partition_point(|block| *block < range.start);
+    sorted.get(at).is_some_and(|block| *block < range.end)
 }
 
 impl<'a> Threads<'a> {
@@ -57,11 +73,33 @@ impl<'a> Threads<'a> {
         inside.next().filter(|_| inside.next().is_none())
     }
 
-    /// True if `range` holds the C library's block for a thread that has ended: its stack, kept for another one.
-    pub fn has_ended_in(&self, range: AddrRange) -> bool {
-        let ended = &self.seen.thread_blocks.ended;
-        let at = ended.partition_point(|block| *block < range.start);
-        ended.get(at).is_some_and(|block| *block < range.end)
+    /// The stack in `range` that a thread has left, by the C library's block for it. Where its lists are known, one that
+    /// is in none of them is not the C library's any more.
+    pub fn ended_in(&self, range: AddrRange) -> Option<Left> {
+        let blocks = &self.seen.thread_blocks;
+        match &blocks.lists {
+            Some(lists) if any_in(&lists.cached, range) => Some(Left::Cached),
+            Some(lists) if any_in(&lists.unjoined, range) => Some(Left::Unjoined),
+            Some(_) => None,
+            None => any_in(&blocks.ended, range).then_some(Left::Unknown),
+        }
+    }
+
+    /// The C library says which stacks it was given.
+    pub fn given_known(&self) -> bool {
+        self.seen.thread_blocks.lists.is_some()
+    }
+
+    /// Stacks that overlap `range` and that the C library was given, ascending.
+    pub fn given_in(&self, range: AddrRange) -> impl Iterator<Item = &'a GivenStack> {
+        let lists = self.seen.thread_blocks.lists.as_ref();
+        let given = lists.map_or(&[][..], |lists| lists.given.as_slice());
+        // stacks do not overlap: they are in the order of their blocks
+        let own = |given: &GivenStack| {
+            given.stack.unwrap_or(AddrRange { start: given.block, end: given.block.saturating_add(1) })
+        };
+        let rest = given.get(given.partition_point(|given| own(given).end <= range.start)..).unwrap_or(&[]);
+        rest.iter().take_while(move |given| own(given).start < range.end)
     }
 
     /// True if it is known which stacks are threads', living or ended: what is none of these is no thread's.

@@ -93,6 +93,29 @@ pub struct ThreadBlocks {
     pub ended: Vec<Addr>,
     /// All stacks that a thread may have left were examined for such blocks.
     pub searched: bool,
+    /// None where the C library has none, or they could not be read whole.
+    pub lists: Option<StackLists>,
+}
+
+/// What the C library's own lists say of threads' stacks. Blocks; each sorted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StackLists {
+    /// Memory that the program gave to a thread as its stack.
+    pub given: Vec<GivenStack>,
+    /// The C library mapped the stack, its thread has ended, and nobody has joined it.
+    pub unjoined: Vec<Addr>,
+    /// Kept for the next threads.
+    pub cached: Vec<Addr>,
+}
+
+/// A stack that the C library did not map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenStack {
+    /// None where the thread has ended, and nobody has joined it.
+    pub tid: Option<Tid>,
+    pub block: Addr,
+    /// As it was given; None where the block did not show it.
+    pub stack: Option<AddrRange>,
 }
 
 /// glibc's `heap_info` (malloc/arena.c) read at a multiple of 64 MiB (HEAP_MAX_SIZE).

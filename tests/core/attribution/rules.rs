@@ -2,7 +2,7 @@
 
 use crate::case::*;
 use vmaudit::ledger::Origin;
-use vmaudit::model::observation::ThreadBlocks;
+use vmaudit::model::observation::{GivenStack, StackLists, ThreadBlocks};
 use vmaudit::model::{Addr, AddrRange, Bytes, FileMarks, VmFlags, VmOp, VmaDetail};
 
 /// Debian's libc: internal functions have no name, exported ones do.
@@ -207,6 +207,12 @@ fn stacks_alive_cached_and_guarded() {
         case.started_thread(tid, base + 0x80_0fc0, tid != 4001);
         case.resident(base + 0x7f_f000, base + 0x80_1000);
     }
+    // one of them is in the C library's cache, and one was not joined
+    case.observations.thread_blocks.lists = Some(StackLists {
+        cached: vec![Addr(0x7f37_fac4_1000 + 0x80_0f00)],
+        unjoined: vec![Addr(0x7f37_fb44_2000 + 0x80_0f00)],
+        ..StackLists::default()
+    });
     let found = case.attribute();
     let [row] = found.rows.as_slice() else { panic!("{:?}", found.rows) };
     assert_eq!((row.category.id, row.instances, row.footprint.virt), ("thread-stack", 3, 3 * 8_392_704));
@@ -217,8 +223,10 @@ fn stacks_alive_cached_and_guarded() {
     let finding = &found.findings[0];
     assert_eq!(finding.threads, [4001, 4002, 4003]);
     assert!(finding.why.contains("2 of them belonged to threads that have exited"), "{}", finding.why);
+    assert!(finding.why.contains("1 of these nobody has joined"), "{}", finding.why);
     let cache = finding.fix.iter().find(|f| f.knob.contains("stack_cache_size=0")).unwrap();
-    assert_eq!((cache.saves_virt, cache.saves_rss), (16 * MIB, 16384));
+    assert_eq!((cache.saves_virt, cache.saves_rss), (8 * MIB, 8192), "only of what is kept");
+    assert!(finding.fix.iter().any(|f| f.knob.contains("pthread_join")));
     let limit = finding.fix.iter().find(|f| f.knob.contains("ulimit -s")).unwrap();
     assert_eq!(limit.saves_virt, 3 * 7 * MIB);
 }
@@ -248,8 +256,53 @@ fn without_history_a_stack_pointer_proves_a_stack() {
         |case: &Case| -> Vec<_> { pieces(&case.attribute())[2..].iter().map(|p| (p.2, p.3)).collect() };
     assert_eq!(parts(&case), [("unknown", "unknown"); 2], "a size alone is no stack");
     case.observations.thread_blocks.ended = vec![Addr(0x7f37_fb80_0740)];
-    let cached = [("thread-stack", "guard"), ("thread-stack", "cached stack of an exited thread")];
-    assert_eq!(parts(&case), cached);
+    let left = |part: &'static str| [("thread-stack", "guard"), ("thread-stack", part)];
+    assert_eq!(parts(&case), left("stack of an exited thread"), "joined or not: not known");
+    let block = case.observations.thread_blocks.ended[0];
+    let lists = |cached: Vec<Addr>, unjoined: Vec<Addr>| {
+        Some(StackLists { cached, unjoined, ..StackLists::default() })
+    };
+    case.observations.thread_blocks.lists = lists(vec![block], Vec::new());
+    assert_eq!(parts(&case), left("cached stack of an exited thread"));
+    case.observations.thread_blocks.lists = lists(Vec::new(), vec![block]);
+    assert_eq!(parts(&case), left("stack of an exited thread that was not joined"));
+    case.observations.thread_blocks.lists = lists(Vec::new(), Vec::new());
+    assert_eq!(
+        parts(&case),
+        [("unknown", "unknown"); 2],
+        "a block is left, and the stack is not the C library's"
+    );
+}
+
+/// A stack that the program mapped and gave to a thread is its own: the C library's list says so, or the call. What else
+/// the call mapped is no stack.
+#[test]
+fn a_given_stack_is_who_mapped_it() {
+    const AT: u64 = 0x7f37_0000_0000;
+    let of = |listed: bool, caller: &str| {
+        let mut case = Case::new();
+        let stack = case.stack(&["libc.so.6!__mmap+0x13", caller, "stacks!main+0xf3"]);
+        let origin = case.mmap(PID, 16 * MIB, (RW, ANON), stack);
+        case.vma((AT, AT + 16 * MIB), "rw-p", "", Origin::Event(origin));
+        let (from, to) = (Addr(AT + 4 * MIB), Addr(AT + 6 * MIB));
+        case.live_thread(4001, to.0 - 0x1000);
+        let block = Addr(to.0 - 0x900);
+        case.observations.thread_blocks.living = vec![(4001, block)];
+        let given = GivenStack { tid: Some(4001), block, stack: Some(AddrRange { start: from, end: to }) };
+        case.observations.thread_blocks.lists =
+            listed.then(|| StackLists { given: vec![given], ..StackLists::default() });
+        let found = case.attribute();
+        (virt(&found, "thread-stack"), virt(&found, "app-mmap"), finding(&found, "thread-stack").clone())
+    };
+    let (stack, rest, known) = of(true, "libpool.so!pool_stacks+0x20");
+    assert_eq!((stack, rest), (2 * MIB, 14 * MIB));
+    assert!(known.why.contains("libpool.so, pool_stacks mapped it"), "{}", known.why);
+    assert!(known.no_help[0].knob.starts_with("ulimit -s") && known.fix.is_empty(), "{known:?}");
+    assert_eq!(known.threads, [4001]);
+    let (_, _, by_call) = of(false, "libpool.so!pool_stacks+0x20");
+    assert_eq!(by_call.why, known.why);
+    let (_, _, by_libc) = of(false, "libc.so.6!pthread_create+0x981");
+    assert!(!by_libc.why.contains("was given"), "{}", by_libc.why);
 }
 
 /// Of 19 stacks two have the size of `ulimit -s`: what that saves is saved of these.
@@ -385,7 +438,7 @@ fn a_thread_that_runs_on_a_fibre_is_not_dead() {
     case.live_thread(PID, 0x7fff_0000_0000);
     case.live_thread(4001, AT + 0x10_8000);
     case.observations.thread_blocks =
-        ThreadBlocks { living: vec![(4001, Addr(AT + 0x8_0000))], ended: Vec::new(), searched: true };
+        ThreadBlocks { living: vec![(4001, Addr(AT + 0x8_0000))], searched: true, ..ThreadBlocks::default() };
     let found = case.attribute();
     let reported: Vec<_> = found.pieces.iter().map(|p| (p.category.id, p.part, p.thread)).collect();
     assert_eq!(
@@ -807,7 +860,7 @@ fn names_of_allocators() {
         ("[anon: glibc: loader malloc]", "loader", "thread-local storage"),
         ("[anon: glibc: pthread stack: 4001]", "thread-stack", "thread stack"),
         ("[anon: glibc: pthread user stack: 4001]", "thread-stack", "thread stack"),
-        ("[anon: glibc: unused stack]", "thread-stack", "cached stack of an exited thread"),
+        ("[anon: glibc: unused stack]", "thread-stack", "stack of an exited thread"),
         ("[anon: glibc: getrandom states]", "glibc-mmapped", "the C library's own data"),
         ("[anon:jemalloc_pg]", "jemalloc", "jemalloc extent"),
         ("[anon:jemalloc_pg_overcommit]", "jemalloc", "jemalloc extent"),
@@ -955,7 +1008,7 @@ fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
             stack_pointer: Some(vmaudit::model::Addr(0x7fff_0000_0000)),
         }];
         let ended = (0..3u64).map(|n| Addr(0x7f00_0020_0800 + n * 16 * MIB)).collect();
-        case.observations.thread_blocks = ThreadBlocks { living: Vec::new(), ended, searched: true };
+        case.observations.thread_blocks = ThreadBlocks { ended, searched: true, ..ThreadBlocks::default() };
         let file = vmaudit::model::MappingFile { major: 8, minor: 1, inode: 7 };
         let marks = vec!["glibc".to_owned()];
         let libc = vmaudit::model::FileMarks { file, marks, setting: None, version: Some(version) };

@@ -207,8 +207,8 @@ fn hidden_guards_cut_merged_stacks() {
     case.observations.thread_blocks.ended = [0, 2].map(|n| Addr(AT + (n + 1) * whole - 0x900)).into();
     let found = case.attribute();
     let parts: Vec<(&str, u64)> = found.pieces.iter().map(|p| (p.part, p.range.len())).collect();
-    let cached = "cached stack of an exited thread";
-    let expected = [("guard", page), (cached, 64 * KIB), ("guard", page), ("thread stack", 64 * KIB)];
+    let left = "stack of an exited thread";
+    let expected = [("guard", page), (left, 64 * KIB), ("guard", page), ("thread stack", 64 * KIB)];
     assert_eq!(parts[..4], expected);
     assert_eq!(found.rows[0].instances, 3);
     assert_eq!(found.pieces[3].thread, Some(PID + 1));

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use vmaudit::model::observation::{
-    Block, BlockKind, HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment,
-    StatusFigures, ThreadBlocks, ThreadObservation,
+    Block, BlockKind, GivenStack, HeapInfo, Observations, Residency, ResidencySource, ResourceUse,
+    SnapshotMoment, StackLists, StatusFigures, ThreadBlocks, ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
@@ -157,6 +157,18 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             living: vec![(7, Addr(0x7f00_0000_1000))],
             ended: vec![Addr(0x7f00_0000_9000)],
             searched: pid == 7,
+            lists: (pid == 7).then(|| StackLists {
+                given: vec![
+                    GivenStack {
+                        tid: Some(8),
+                        block: Addr(0x7f00_0000_2700),
+                        stack: Some(AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_3000)),
+                    },
+                    GivenStack { tid: None, block: Addr(u64::MAX), stack: None },
+                ],
+                unjoined: vec![Addr(0x7f00_0000_9000)],
+                cached: Vec::new(),
+            }),
         },
         threads: vec![
             ThreadObservation { tid: 7, comm: b"\xff".to_vec(), stack_pointer: None },

@@ -2,14 +2,13 @@
 
 use super::maker::{Maker, OPENMP_MODULES, RUST_STACK, UV_POOL};
 use super::shape::UNLIMITED;
-use super::sizes::Sizes;
-use super::{CACHED, GUARD, LIVE, SIGNAL};
+use super::sizes::{Sizes, hidden_guards};
+use super::{CACHED, EXITED, SIGNAL, UNJOINED, given, is_stack};
 use crate::attribution::findings::Fix;
 use crate::attribution::footprint::Footprint;
 use crate::attribution::rules::glibc::{MARK, is_libc};
 use crate::attribution::rules::{Advice, Group, RULES, World};
 use crate::attribution::units::exact_size;
-use crate::model::Overcommit;
 
 /// glibc keeps stacks of this many bytes in all (nptl/allocatestack.c).
 const CACHE: u64 = 40 << 20;
@@ -17,6 +16,8 @@ const CACHE: u64 = 40 << 20;
 const SMALL: u64 = 1 << 20;
 
 const LIMIT: &str = "ulimit -s 1024 (or pthread_attr_setstacksize)";
+const UNLESS_OWN: &str =
+    "figure for 1 MiB stacks, if the program sets no size itself; too small a stack crashes the program";
 const RAISED: &str = "figure for 1 MiB stacks, if the C library chose the size: it goes by the limit that held when the \
                       program started, and servers raise their own; too small a stack crashes the program";
 const UNLIKE_UV: &str = "figure for 1 MiB stacks, without the four of libuv's pool, which may have 8 MiB of their own; too \
@@ -26,12 +27,13 @@ const UV_STACK: u64 = 8 << 20;
 const UV_THREADS: u64 = 4;
 
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
-    let cached = group.instances_with(CACHED);
-    if group.part(SIGNAL).virt > 0 && group.part(LIVE).virt == 0 && cached == 0 {
+    let [cached, unjoined, left] = [CACHED, UNJOINED, EXITED].map(|part| group.instances_with(part));
+    let none = !group.pieces.iter().any(|piece| is_stack(piece.part));
+    if group.part(SIGNAL).virt > 0 && none {
         return signal_stacks(group);
     }
-    if is_given(group, world) {
-        return given(group, world);
+    if given::is_given(group, world) {
+        return given::advise(group, world);
     }
     let sizes = Sizes::of(group, world);
     let makers = Makers::of(group, &sizes, world);
@@ -89,48 +91,23 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
                     goes takes its malloc arena along";
         advice = advice.fix(Fix::new("UV_THREADPOOL_SIZE=1", all_but_one, 0).note(note));
     }
-    if cached > 0 && keeps_stacks(group, world) {
+    if unjoined > 0 {
+        let note = "only then is the stack of a thread that has ended given to the next one, or unmapped";
+        advice = advice.fix(Fix::new("pthread_join or pthread_detach for each thread", 0, 0).note(note));
+    }
+    // The tunable came with 2.34.
+    let has_tunable = world.libc_version().is_none_or(|version| version >= (2, 34));
+    if cached + left > 0 && has_tunable && keeps_stacks(group, world) {
+        // what was not joined stays: only of what is kept is it known
         let Footprint { virt, rss, .. } = group.part(CACHED);
-        // The tunable came with 2.34.
-        if virt > 0 && world.libc_version().is_none_or(|version| version >= (2, 34)) {
-            let fix = Fix::new("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0", virt, rss);
-            advice = advice.fix(
-                fix.note("unmaps a stack when its thread is joined; the last detached one keeps its own"),
-            );
-        }
+        let fix = Fix::new("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0", virt, rss);
+        advice = advice
+            .fix(fix.note("unmaps a stack when its thread is joined; the last detached one keeps its own"));
     }
     if group.instances > 4 && !makers.only(Maker::OpenMp) {
         advice = advice.fix(Fix::new("fewer threads", 0, 0).note("each costs the same"));
     }
     advice
-}
-
-/// What the C library maps as a stack has no flag that its program set. Where nothing is known of the call,
-/// such a flag shows that the program mapped the memory itself, and gave it to the thread
-/// (pthread_attr_setstack).
-fn is_given(group: &Group<'_>, world: &World<'_>) -> bool {
-    let mut stacks = group.pieces.iter().filter(|piece| piece.part == LIVE).peekable();
-    let of_program = |at| world.detail_at(at).is_some_and(|detail| detail.flags.has("nr"));
-    let never = world.input.observations.limits.overcommit == Some(Overcommit::Never);
-    !never
-        && group.path.is_none()
-        && world.has_file(is_libc)
-        && stacks.peek().is_some()
-        && stacks.all(|piece| of_program(piece.range.start))
-}
-
-fn given(group: &Group<'_>, world: &World<'_>) -> Advice {
-    let mut advice = Advice::why(
-        "threads run on it, and the program mapped it itself (MAP_NORESERVE, which the C library never sets for \
-         stacks): it chose how large, and what else lies there",
-    );
-    if let Some((knob, note)) = RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
-        advice = advice.fix(Fix::new(&knob, 0, 0).note(&note));
-    }
-    if group.instances > 4 {
-        advice = advice.fix(Fix::new("fewer threads", 0, 0).note("each costs the same"));
-    }
-    advice.wont("ulimit -s, pthread_attr_setstacksize", "they size the stacks that the C library maps")
 }
 
 /// The code that chose the sizes of a group's stacks.
@@ -198,9 +175,15 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
         let saves = sizes.saves(SMALL, limit).saturating_sub(kept);
         // maps does not show which stacks are those of libuv's pool
         let of_uv = group.path.is_none() && limit(UV_STACK) && world.has_mark(UV_POOL);
-        out.push(match of_uv {
-            true => fix(LIMIT, saves.saturating_sub(UV_THREADS * (UV_STACK - SMALL))).note(UNLIKE_UV),
+        let found = match of_uv {
+            true => fix(LIMIT, saves.saturating_sub(UV_THREADS * (UV_STACK - SMALL))),
             false => fix(LIMIT, saves),
+        };
+        // a size that is the limit's may be the program's own: slapd sets 8 MiB itself
+        out.push(match (of_uv, found.saves_virt) {
+            (true, _) => found.note(UNLIKE_UV),
+            (false, 0) => found,
+            _ => found.note(UNLESS_OWN),
         });
     }
     if sizes.all().any(chosen) {
@@ -235,8 +218,7 @@ fn may_have_raised_limit(world: &World<'_>) -> bool {
 
 /// `lo` in VmFlags: the program has locked its memory, and all pages of its stacks are there.
 fn is_locked(group: &Group<'_>, world: &World<'_>) -> bool {
-    let mut stacks =
-        group.pieces.iter().filter(|piece| piece.part == LIVE || piece.part == CACHED).peekable();
+    let mut stacks = group.pieces.iter().filter(|piece| is_stack(piece.part)).peekable();
     let locked = |at| world.detail_at(at).is_some_and(|detail| detail.flags.has("lo"));
     stacks.peek().is_some() && stacks.all(|piece| locked(piece.range.start))
 }
@@ -283,27 +265,46 @@ fn why(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes))
             "; {library} is loaded: OpenMP's threads may be among them (OMP_NUM_THREADS, OMP_STACKSIZE)"
         );
     }
-    if group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
-        why += "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps \
-                shows neighbours as one line";
-    }
+    why += hidden_guards(group);
     if sizes.merged {
         why += "; stacks without guards are one mapping to the kernel: how many there are, only their threads tell";
     }
-    let cached = group.instances_with(CACHED);
-    if cached > 0 {
-        let whose = match (cached, group.instances) {
-            (1, 1) => "its thread has exited".to_string(),
-            (1, _) => "one of them belonged to a thread that has exited".to_string(),
-            (n, all) if n == all => "their threads have exited".to_string(),
-            (n, _) => format!("{n} of them belonged to threads that have exited"),
+    why + &of_exited(group, world)
+}
+
+/// Of the stacks whose threads have ended.
+fn of_exited(group: &Group<'_>, world: &World<'_>) -> String {
+    let [cached, unjoined, left] = [CACHED, UNJOINED, EXITED].map(|part| group.instances_with(part));
+    let exited = cached + unjoined + left;
+    let mut out = match (exited, group.instances) {
+        (0, _) => return String::new(),
+        (1, 1) => "; its thread has exited".to_string(),
+        (1, _) => "; one of them belonged to a thread that has exited".to_string(),
+        (n, all) if n == all => "; their threads have exited".to_string(),
+        (n, _) => format!("; {n} of them belonged to threads that have exited"),
+    };
+    if unjoined > 0 {
+        let them = if unjoined == 1 { "it" } else { "them" };
+        let which = match (unjoined, exited) {
+            (n, all) if n == all => format!(", and nobody has joined {them}"),
+            (n, _) => format!("; {n} of these nobody has joined"),
         };
-        why += &format!("; {whose}");
-        if keeps_stacks(group, world) {
-            why += ": the C library keeps up to 40 MiB of such stacks for the next threads";
-        }
+        out += &which;
+        out += " (pthread_join, pthread_detach): until then the C library leaves the stack mapped";
     }
-    why
+    if !keeps_stacks(group, world) {
+        return out;
+    }
+    let rest = if unjoined > 0 { "; the others" } else { ":" };
+    if left > 0 {
+        out += rest;
+        out += " the C library leaves a stack mapped until its thread is joined, and keeps up to 40 MiB of those for the \
+                next threads; which it is here is not known";
+    } else if cached > 0 {
+        out += rest;
+        out += " the C library keeps up to 40 MiB of such stacks for the next threads";
+    }
+    out
 }
 
 /// Only glibc keeps stacks of threads that have ended: musl unmaps them, those of joinable ones when they are joined.

@@ -8,6 +8,7 @@
 
 pub(super) mod advice;
 mod fibres;
+mod given;
 mod maker;
 mod shape;
 mod sizes;
@@ -16,8 +17,9 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
-use crate::ledger::Region;
-use crate::model::{Addr, Sign};
+use crate::attribution::world::Left;
+use crate::ledger::{Region, ThreadRecord};
+use crate::model::{Addr, AddrRange, Sign};
 use advice::advise;
 use shape::{cuts, is_guard, is_mapped_as_stack, is_musl_stack, shape, stack_span};
 
@@ -40,9 +42,22 @@ pub const FIBRE_STACK: Category = Category(&CategoryInfo {
 
 pub const LIVE: &str = "thread stack";
 pub const GUARD: &str = "guard";
+/// In the C library's cache, for the next thread.
 pub const CACHED: &str = "cached stack of an exited thread";
+/// The C library keeps it until somebody joins the thread.
+pub const UNJOINED: &str = "stack of an exited thread that was not joined";
+/// One of these.
+pub const EXITED: &str = "stack of an exited thread";
 pub const SIGNAL: &str = "signal stack";
 pub const FIBRE: &str = "stack";
+
+/// A thread's own, whether that is alive or not.
+fn is_stack(part: &str) -> bool {
+    [LIVE, CACHED, UNJOINED, EXITED].contains(&part)
+}
+
+/// Of findings, where no call is known: not those that the C library mapped.
+const GIVEN: &str = "given stacks";
 
 const CREATORS: &[&str] = &[
     "pthread_create",
@@ -83,7 +98,8 @@ impl Rule for PthreadRule {
         let rest = text.trim_start().strip_prefix("glibc: ").filter(|rest| rest.contains("stack"))?;
         let claim = claim(subject, world, Evidence::Name, 0);
         Some(match rest.starts_with("unused") && !is_guard(subject, world) {
-            true => Claim { part: CACHED, ..claim },
+            // the name goes when the thread has ended, joined or not (`start_thread`)
+            true => Claim { part: exited(subject, world), ..claim },
             false => claim,
         })
     }
@@ -109,10 +125,10 @@ impl Rule for PthreadRule {
             return None;
         }
         let span = stack_span(subject, world)?;
-        if !world.threads.has_ended_in(span) || world.threads.live_in(span).is_some() {
+        if world.threads.ended_in(span).is_none() || world.threads.live_in(span).is_some() {
             return None;
         }
-        let part = if is_guard(subject, world) { GUARD } else { CACHED };
+        let part = if is_guard(subject, world) { GUARD } else { exited(subject, world) };
         Some(Claim::new(THREAD_STACK, Evidence::Header, part).instance(Instance::At(span.start)))
     }
 
@@ -121,8 +137,7 @@ impl Rule for PthreadRule {
             return None;
         }
         let span = stack_span(subject, world)?;
-        let known = world.threads.live_in(span).is_some()
-            || world.threads.started_since(span, subject.record).is_some();
+        let known = world.threads.live_in(span).is_some() || started(subject, span, world).is_some();
         known.then(|| claim(subject, world, Evidence::Thread, 0).instance(Instance::At(span.start)))
     }
 
@@ -167,7 +182,7 @@ impl Rule for PthreadRule {
 fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: usize) -> Claim {
     let span = stack_span(subject, world).unwrap_or(subject.range);
     let live = world.threads.live_in(span);
-    let started = world.threads.started_since(span, subject.record);
+    let started = started(subject, span, world);
     let thread = live.or(started.map(|t| t.tid));
     let by_creator = subject.path.is_some_and(|p| p.any(|l| l.is(CREATORS)));
     let flagged = subject.call.is_some_and(|c| c.has(MAP_STACK));
@@ -179,7 +194,7 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: us
     } else if live.is_some() {
         LIVE
     } else if started.is_some_and(|t| t.exited_ns.is_some()) {
-        CACHED
+        exited(subject, world)
     } else if signal {
         SIGNAL
     } else if no_thread {
@@ -188,5 +203,23 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: us
         LIVE
     };
     let category = if no_thread { FIBRE_STACK } else { THREAD_STACK };
-    Claim::new(category, evidence, part).thread(thread).merge(Merge::ByCaller(entry))
+    let given = subject.record.is_none() && world.threads.given_in(span).next().is_some();
+    let merge = if given { Merge::ByKind(GIVEN) } else { Merge::ByCaller(entry) };
+    Claim::new(category, evidence, part).thread(thread).merge(merge)
+}
+
+/// The thread that was started here since the memory was mapped.
+fn started<'a>(subject: &Subject<'_>, span: AddrRange, world: &'a World<'_>) -> Option<&'a ThreadRecord> {
+    let found = world.threads.started_since(span, subject.record)?;
+    (!given::is_elsewhere(span, subject.path, world)).then_some(found)
+}
+
+/// What a stack is whose thread has ended.
+fn exited(subject: &Subject<'_>, world: &World<'_>) -> &'static str {
+    let span = stack_span(subject, world).unwrap_or(subject.range);
+    match world.threads.ended_in(span) {
+        Some(Left::Cached) => CACHED,
+        Some(Left::Unjoined) => UNJOINED,
+        Some(Left::Unknown) | None => EXITED,
+    }
 }

@@ -5,11 +5,13 @@
 //! on the stack and on its guard. glibc from 2.42 on installs the guard with MADV_GUARD_INSTALL: no VMA of
 //! its own, neighbouring stacks are one VMA.
 
+use super::given;
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
+use crate::attribution::rules::glibc::is_libc;
 use crate::attribution::rules::musl::{DEFAULT_STACK, is_stack_guard, uses_musl};
 use crate::attribution::rules::{Subject, World};
 use crate::ledger::{Region, RegionKind};
-use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
+use crate::model::{Addr, AddrRange, Mapping, Overcommit, PAGE, Prot, Sharing};
 
 /// Guards are small; a larger PROT_NONE range below is another reservation.
 pub const MAX_GUARD: u64 = 1 << 20;
@@ -23,6 +25,9 @@ pub const UNLIMITED: u64 = 2 << 20;
 /// The whole stack with its guard: the call's span, a part between two guards, or the guard and stack VMAs
 /// next to the piece.
 pub fn stack_span(subject: &Subject<'_>, world: &World<'_>) -> Option<AddrRange> {
+    if let Some(given) = given::span(subject, world) {
+        return Some(given);
+    }
     if let Some(slot) = slot(subject.region, subject.range.start, world) {
         return Some(slot);
     }
@@ -63,6 +68,10 @@ fn is_hidden_guard(subject: &Subject<'_>, world: &World<'_>) -> bool {
 
 /// Where a region that holds stacks is cut: at hidden guards, and between stacks without any.
 pub fn cuts(region: &Region, world: &World<'_>) -> Vec<Addr> {
+    let given = given::cuts(region, world);
+    if !given.is_empty() {
+        return given;
+    }
     if let Some(end) = end_of_stack(region, world) {
         return vec![end];
     }
@@ -128,6 +137,12 @@ pub fn has_stack_flags(at: Addr, world: &World<'_>) -> Option<bool> {
     let flags = &world.detail_at(at)?.flags;
     let others = ["nr", "dd", "dc", "hg", "ht", "sh"];
     Some(flags.has("nh") && flags.has("ac") && !others.iter().any(|flag| flags.has(flag)))
+}
+
+/// What the C library maps as a stack has no flag that its program set (`nr`: MAP_NORESERVE).
+pub fn has_flag_of_program(at: Addr, world: &World<'_>) -> bool {
+    let never = world.input.observations.limits.overcommit == Some(Overcommit::Never);
+    !never && world.has_file(is_libc) && world.detail_at(at).is_some_and(|detail| detail.flags.has("nr"))
 }
 
 /// True if VmFlags say so of all of it but the guard.

@@ -1,7 +1,7 @@
 //! How large the stacks of a group are: seldom all the same.
 
 use super::shape::USUAL;
-use super::{CACHED, LIVE};
+use super::{GUARD, is_stack};
 use crate::attribution::category::Evidence;
 use crate::attribution::rules::{Group, World};
 use crate::attribution::units::exact_size;
@@ -19,7 +19,7 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn of(group: &Group<'_>, world: &World<'_>) -> Sizes {
-        let stacks = || group.pieces.iter().filter(|p| p.part == LIVE || p.part == CACHED);
+        let stacks = || group.pieces.iter().filter(|p| is_stack(p.part));
         let mut things: BTreeMap<usize, u64> = BTreeMap::new();
         for piece in stacks() {
             *things.entry(piece.thing).or_default() += piece.footprint.virt;
@@ -64,5 +64,16 @@ impl Sizes {
             (_, Some(least), _) => format!("{} to {}", exact_size(*least), exact_size(self.largest())),
             (_, None, _) => exact_size(0),
         }
+    }
+}
+
+/// Of guards that are no mappings of their own.
+pub fn hidden_guards(group: &Group<'_>) -> &'static str {
+    match group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
+        true => {
+            "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps shows neighbours \
+             as one line"
+        }
+        false => "",
     }
 }
