@@ -127,6 +127,8 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	copied = heap_stack_whole(thread, regs, event, flags);
 	if (copied == HOLED)
 		copied = heap_stack_with_holes(thread, regs, event, flags);
+	if (copied == NO_SPACE)
+		wake_soon();
 	return copied == COPIED;
 }
 

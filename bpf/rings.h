@@ -69,8 +69,10 @@ static __always_inline struct vmaudit_record *reserve_plain(void)
 {
 	struct vmaudit_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 
-	if (!record)
+	if (!record) {
 		count(VMAUDIT_LOST_EVENTS);
+		wake_soon();
+	}
 	return record;
 }
 

@@ -168,7 +168,8 @@ enum copied {
 /* Reserves space in a ring for exactly one size class, copies `to_copy` bytes from `sp`, has FILL fill
  * in the record before them, submits it, and returns an enum copied from the function around it: a
  * ring's reservations have sizes that the verifier knows. RESTORE puts return addresses back, or is
- * NOTHING_TO_RESTORE. Every class is verified for itself: what comes after is the caller's, once. */
+ * NOTHING_TO_RESTORE. Every class is verified for itself: what comes after is the caller's, once. A wake that is due
+ * comes with the first record that may, whatever becomes of it: it is due once. */
 #define SEND_STACK(bytes, ring, wake_flags, FILL, RESTORE)                                          \
 	if (to_copy <= (bytes)) {                                                                    \
 		__u64 length = to_copy;                                                              \
@@ -180,7 +181,7 @@ enum copied {
 			return NO_SPACE;                                                            \
 		CLAMP(length, bytes);                                                               \
 		if (bpf_probe_read_user(out->stack, length, (void *)sp)) {                          \
-			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
+			bpf_ringbuf_discard(out, wake_flags);                                        \
 			return HOLED;                                                               \
 		}                                                                                   \
 		RESTORE(out->stack, sp, bytes)                                                     \

@@ -149,6 +149,8 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 		copied = send_whole(thread, regs, call);
 	if (copied == HOLED)
 		copied = send_with_holes(call);
+	if (copied == NO_SPACE)
+		wake_soon();
 	return copied == COPIED;
 }
 
