@@ -210,7 +210,15 @@ fn process(
         ..model::Process::default()
     };
     process.add_facts(facts);
+    process.threads_alive = threads_alive(&process, seen.threads.len() as u64);
     process
+}
+
+/// Of a process that still runs, where some of its threads have ended.
+fn threads_alive(process: &model::Process, seen: u64) -> Option<u64> {
+    let ended = process.exit_code.is_some() || process.signal.is_some();
+    let is_now = process.source.is_none() && process.snapshot_age_ns.is_none();
+    (!ended && is_now && seen > 0 && seen < process.threads_seen).then_some(seen)
 }
 
 impl model::Process {

@@ -112,6 +112,20 @@ fn the_example_of_the_design() {
     assert!(text.lines().all(|l| l.chars().count() <= 100));
 }
 
+/// Threads that have ended are no threads of a process that still runs.
+#[test]
+fn threads_that_run_are_told_from_those_that_ended() {
+    let mut case = silly();
+    case.live_thread(4123, 0x7ffe_0000_1000);
+    case.live_thread(4124, 0x7ffe_0000_2000);
+    let running = ProcessFacts { exit_code: None, ..exited() };
+    let running = report(&case, &running, EventCounts::default());
+    assert_eq!(running.processes[0].threads_alive, Some(2));
+    let text = to_text(&running, TextOptions::default());
+    assert!(text.contains(" · 2 threads, 6 seen · "), "{text}");
+    assert_eq!(report(&case, &exited(), EventCounts::default()).processes[0].threads_alive, None);
+}
+
 #[test]
 fn what_is_lost_estimated_or_old_is_said() {
     let mut case = silly();

@@ -119,11 +119,12 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
             },
         },
     }];
-    match p.threads_seen {
+    let threads = |n: u64| if n == 1 { "1 thread".to_string() } else { format!("{} threads", thousands(n)) };
+    match (p.threads_seen, p.threads_alive) {
         // they could not be counted
-        0 => {}
-        1 => parts.push("1 thread".to_string()),
-        n => parts.push(format!("{} threads", thousands(n))),
+        (0, _) => {}
+        (seen, Some(alive)) => parts.push(format!("{}, {} seen", threads(alive), thousands(seen))),
+        (seen, None) => parts.push(threads(seen)),
     }
     if let Some(container) = &p.container {
         parts.push(format!("container {}", truncated(&clean(container), 24)));

@@ -86,6 +86,9 @@ pub struct Process {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<NamedThread>,
     pub threads_seen: u64,
+    /// Added: how many of them there are, where the process still runs and some have ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads_alive: Option<u64>,
     pub aslr: bool,
     pub totals: Totals,
     /// Added: whether VIRT matters here; null where the limits are not known.

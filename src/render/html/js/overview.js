@@ -20,7 +20,8 @@ function factsOf(p) {
   return [
     p.source ? null : `pid ${p.pid}` + (p.container_pid ? ` (${p.container_pid} inside)` : ""),
     stateOf(p),
-    p.threads_seen ? count(p.threads_seen, "thread") : null,
+    p.threads_alive ? `${count(p.threads_alive, "thread")}, ${thousands(p.threads_seen)} seen`
+      : p.threads_seen ? count(p.threads_seen, "thread") : null,
     p.container ? `container ${p.container}` : null,
     `ASLR ${p.aslr ? "on" : "off"}`,
     traced ? `backend ${report.backend}` : "not traced",
