@@ -48,19 +48,17 @@ extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
 /* The task, for plain loads of pointers where calls of a helper would take long. For each such load from a pointer that it
  * trusts the verifier searches the kernel's whole BTF by name, four times (6.18, kernel/bpf/verifier.c,
  * check_ptr_to_btf_access()): that was half the time a short run took. So it must not trust this one. */
+#define HAS_CHEAP_LOADS (task_type && bpf_ksym_exists(bpf_rdonly_cast))
+
 static __always_inline struct task_struct *for_loads(struct task_struct *task)
 {
-	if (!task_type || !bpf_ksym_exists(bpf_rdonly_cast))
-		return task;
-	return bpf_rdonly_cast(task, task_type);
+	return HAS_CHEAP_LOADS ? bpf_rdonly_cast(task, task_type) : task;
 }
 
 /* Where that cannot be, it is read with the helper, as all others are. */
 static __always_inline struct mm_struct *mm_of(struct task_struct *task)
 {
-	if (!task_type || !bpf_ksym_exists(bpf_rdonly_cast))
-		return BPF_CORE_READ(task, mm);
-	return for_loads(task)->mm;
+	return HAS_CHEAP_LOADS ? for_loads(task)->mm : BPF_CORE_READ(task, mm);
 }
 
 #endif

@@ -1,7 +1,15 @@
 //! What fork does not copy though no call says so: mappings that their driver keeps (VM_DONTCOPY).
 
-use crate::support::report::number;
+use crate::support::report::{AuditReport, number};
 use crate::support::{audit, program, skip, skip_without_bpf};
+
+fn all_is_known(report: &AuditReport) {
+    for process in report.json["processes"].as_array().expect("processes") {
+        for key in ["ledger_drift", "unknown", "doubtful"] {
+            assert_eq!(number(&process["coverage"], key), 0, "{key} of {:.400}", process.to_string());
+        }
+    }
+}
 
 fn every_process_is_exact(backend: &str) {
     let audit = audit(&["--backend", backend], &[program("perf_ring").into_os_string()]);
@@ -12,11 +20,7 @@ fn every_process_is_exact(backend: &str) {
     let report = audit.report();
     assert_eq!(report.json["backend"], backend);
     assert_eq!(report.processes().len(), 13, "three times three children and one of theirs, and the parent");
-    for process in report.json["processes"].as_array().expect("processes") {
-        for key in ["ledger_drift", "unknown", "doubtful"] {
-            assert_eq!(number(&process["coverage"], key), 0, "{key} of {:.400}", process.to_string());
-        }
-    }
+    all_is_known(report);
 }
 
 #[test]
@@ -46,9 +50,5 @@ fn what_is_sealed_goes_to_the_child_by_notify() {
     assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
     let report = audit.report();
     assert_eq!(report.processes().len(), 2);
-    for process in report.json["processes"].as_array().expect("processes") {
-        for key in ["ledger_drift", "unknown", "doubtful"] {
-            assert_eq!(number(&process["coverage"], key), 0, "{key} of {:.400}", process.to_string());
-        }
-    }
+    all_is_known(report);
 }

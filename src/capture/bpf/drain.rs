@@ -8,6 +8,7 @@ use super::queue::{Frames, Queue};
 use crate::capture::{CaptureError, wire};
 use crate::sys::{poll, task};
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -58,7 +59,7 @@ pub(super) struct Drain {
     /// Readable once there is something to handle, in the rings or in the queue.
     moved: EventFd,
     stop: EventFd,
-    /// Readable once a ring has more for the thread.
+    /// What the thread waits for: more in a ring, or `stop`.
     wakes: Epoll,
 }
 
@@ -79,18 +80,12 @@ impl Drain {
         let latest = Arc::new(AtomicU64::new(0));
         let into = Arc::clone(&queue);
         let idle = [idle_bytes(calls), touches.map_or(0, idle_bytes)];
-        let wakes =
-            Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| CaptureError::Wake(errno.into()))?;
+        let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
+        let event = || event().map_err(|errno| CaptureError::Wake(errno.into()));
+        let (moved, stop) = (event()?, event()?);
         let rings = [Some(calls.as_fd()), touches.map(|touches| touches.as_fd())];
-        for (ring, idle) in rings.into_iter().zip(idle) {
-            // Where something may stay in the ring, only what comes next wakes the thread: it would be woken again and
-            // again, and each time it takes a processor from the targets.
-            let edge = if idle > 0 { EpollFlags::EPOLLET } else { EpollFlags::empty() };
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | edge, 0);
-            if let Some(ring) = ring {
-                wakes.add(ring, event).map_err(|errno| CaptureError::Wake(errno.into()))?;
-            }
-        }
+        let wakes = wakes_of(rings.into_iter().zip(idle), stop.as_fd());
+        let wakes = wakes.map_err(|errno| CaptureError::Wake(errno.into()))?;
         let calls = ring_of(calls, move |record| lock(&into).push(record))?;
         let (into, seen) = (Arc::clone(&queue), Arc::clone(&latest));
         let move_touch = move |record: &[u8]| {
@@ -98,14 +93,12 @@ impl Drain {
             lock(&into).push_touch(record);
         };
         let touches = touches.map(|map| ring_of(map, move_touch)).transpose()?;
-        let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
-        let event = || event().map_err(|errno| CaptureError::Wake(errno.into()));
         Ok(Drain {
             rings: Mutex::new(Rings { calls, touches, latest, idle }),
             queue,
             taken: Condvar::new(),
-            moved: event()?,
-            stop: event()?,
+            moved,
+            stop,
             wakes,
         })
     }
@@ -188,9 +181,8 @@ impl Drain {
     fn run(&self) {
         task::run_before_others();
         loop {
-            poll::wait(&[self.wakes.0.as_fd(), self.stop.as_fd()], None);
-            let mut events = [EpollEvent::empty(); 2];
-            let _ = self.wakes.wait(&mut events, EpollTimeout::ZERO);
+            // Fails where a signal comes: it is seen to at once then.
+            let _ = self.wakes.wait(&mut [EpollEvent::empty(); 3], EpollTimeout::NONE);
             if self.is_stopped() {
                 return;
             }
@@ -226,6 +218,23 @@ impl Drain {
         }
         Ok(())
     }
+}
+
+/// Of each ring, with the bytes in it that are left to the session: only what comes after these wakes the thread. It would
+/// be woken again and again, and each time it takes a processor from the targets.
+fn wakes_of<'a>(
+    rings: impl Iterator<Item = (Option<BorrowedFd<'a>>, u64)>,
+    stop: BorrowedFd<'_>,
+) -> Result<Epoll, Errno> {
+    let wakes = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    wakes.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    for (ring, idle) in rings {
+        let edge = if idle > 0 { EpollFlags::EPOLLET } else { EpollFlags::empty() };
+        if let Some(ring) = ring {
+            wakes.add(ring, EpollEvent::new(EpollFlags::EPOLLIN | edge, 0))?;
+        }
+    }
+    Ok(wakes)
 }
 
 /// Bytes in a ring that the thread leaves to the session.

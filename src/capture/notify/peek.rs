@@ -38,6 +38,18 @@ impl Vma {
     }
 }
 
+impl From<Mapping> for Vma {
+    fn from(mapping: Mapping) -> Vma {
+        Vma {
+            area: ShadowVma::of(&mapping),
+            offset: mapping.offset,
+            file: mapping.file,
+            is_shared: mapping.sharing == Sharing::Shared,
+            name: mapping.name,
+        }
+    }
+}
+
 /// The address space is gone: its last user has ended or executed another program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gone;
@@ -98,48 +110,34 @@ impl Maps {
             }
         }
         let found = self.read()?.into_iter().find(|mapping| mapping.range.end.0 > address);
-        Ok(found.map(|m| Vma {
-            area: ShadowVma::of(&m),
-            offset: m.offset,
-            file: m.file,
-            is_shared: m.sharing == Sharing::Shared,
-            name: m.name,
-        }))
+        Ok(found.map(Vma::from))
     }
 
     /// What is mapped in the range, cut to it.
     pub fn areas(&mut self, range: AddrRange) -> Result<Vec<ShadowVma>, Gone> {
-        let mut areas = Vec::new();
-        let cut = |area: ShadowVma| ShadowVma {
-            start: area.start.max(range.start.0),
-            end: area.end.min(range.end.0),
-            ..area
+        let cut = |vma: Vma| ShadowVma {
+            start: vma.area.start.max(range.start.0),
+            end: vma.area.end.min(range.end.0),
+            ..vma.area
         };
-        let mut at = range.start.0;
-        while self.has_query && areas.len() < FEW {
-            match self.from(at)? {
-                Some(vma) if vma.area.start < range.end.0 => {
-                    at = vma.area.end;
-                    areas.push(cut(vma.area));
-                }
-                _ => return Ok(areas),
-            }
-        }
-        let seen = self.read()?;
-        let inside =
-            seen.iter().map(ShadowVma::of).filter(|a| a.start < range.end.0 && a.end > range.start.0);
-        Ok(inside.map(cut).collect())
+        Ok(self.vmas(range)?.into_iter().map(cut).collect())
     }
 
-    /// The VMAs of the range, not cut: the first ones, where they are many.
+    /// The VMAs of which something is in the range, not cut.
     pub fn vmas(&mut self, range: AddrRange) -> Result<Vec<Vma>, Gone> {
         let mut vmas = Vec::new();
         let mut at = range.start.0;
-        while let Some(vma) = self.from(at)?.filter(|vma| vma.area.start < range.end.0 && vmas.len() < FEW) {
-            at = vma.area.end;
-            vmas.push(vma);
+        while self.has_query && vmas.len() < FEW {
+            match self.from(at)? {
+                Some(vma) if vma.area.start < range.end.0 => {
+                    at = vma.area.end;
+                    vmas.push(vma);
+                }
+                _ => return Ok(vmas),
+            }
         }
-        Ok(vmas)
+        let inside = |m: &Mapping| m.range.start.0 < range.end.0 && m.range.end.0 > range.start.0;
+        Ok(self.read()?.into_iter().filter(inside).map(Vma::from).collect())
     }
 
     /// The VMA that holds `address`.

@@ -139,8 +139,8 @@ impl<C: HeldCalls> Server<C> {
             match Space::open(pid, self.config.parse_maps) {
                 Ok((space, mappings)) => {
                     // No call shows what a driver keeps from forks (VM_DONTCOPY), or that MADV_DONTFORK was
-                    // refused, and one that was taken for over may have come about before the fork. The child has not changed anything
-                    // yet: its calls wait.
+                    // refused, and one that was taken for over may have come about before the fork. The
+                    // child has not changed anything yet: its calls wait.
                     let differs =
                         is_32_bit || parent.keeps_from_forks || !parent.shadow.agrees_with(&mappings);
                     listed = differs.then_some(mappings);

@@ -38,17 +38,16 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let sizes = Sizes::of(group, world);
     let makers = Makers::of(group, &sizes, world);
     let mut advice = Advice::why(why(group, world, (&makers, &sizes)));
-    if makers.only(Maker::OpenMp) {
-        advice.title = Some(match group.instances {
-            1 => "stack of an OpenMP thread".to_string(),
-            n => format!("{n} stacks of OpenMP threads"),
-        });
-    }
-    if makers.only(Maker::Uv) {
-        advice.title = Some(match group.instances {
-            1 => "stack of libuv's pool".to_string(),
-            n => format!("{n} stacks of libuv's pool"),
-        });
+    for (maker, one, many) in [
+        (Maker::OpenMp, "stack of an OpenMP thread", "stacks of OpenMP threads"),
+        (Maker::Uv, "stack of libuv's pool", "stacks of libuv's pool"),
+    ] {
+        if makers.only(maker) {
+            advice.title = Some(match group.instances {
+                1 => one.to_string(),
+                n => format!("{n} {many}"),
+            });
+        }
     }
     let signal = group.instances_with(SIGNAL);
     if signal > 0 {
@@ -179,10 +178,10 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
             true => fix(LIMIT, saves.saturating_sub(UV_THREADS * (UV_STACK - SMALL))),
             false => fix(LIMIT, saves),
         };
-        // a size that is the limit's may be the program's own: slapd sets 8 MiB itself
-        out.push(match (of_uv, found.saves_virt) {
-            (true, _) => found.note(UNLIKE_UV),
-            (false, 0) => found,
+        out.push(match found.saves_virt {
+            _ if of_uv => found.note(UNLIKE_UV),
+            0 => found,
+            // a size that is the limit's may be the program's own: slapd sets 8 MiB itself
             _ => found.note(UNLESS_OWN),
         });
     }

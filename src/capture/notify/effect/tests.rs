@@ -1,5 +1,16 @@
+use super::super::peek::Maps;
 use super::*;
 use crate::model::Tid;
+
+fn own_tid() -> Tid {
+    std::process::id() as Tid
+}
+
+/// This process' own. None without PROCMAP_QUERY: the maps file would have to be parsed.
+fn own_maps(mapped: u64) -> Option<Maps> {
+    let mut maps = Maps::open(own_tid(), |_| Vec::new()).expect("its own maps");
+    maps.at(mapped).is_ok().then_some(maps)
+}
 
 #[test]
 fn a_replaced_page_is_distinguished_from_a_cut_vma() {
@@ -29,15 +40,10 @@ fn an_attachment_is_found_whole_where_it_was_divided() {
         unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.expect("mmap");
     // SAFETY: the second of its pages.
     unsafe { mlock(start.add(page), page) }.expect("mlock");
-    let tid = std::process::id() as Tid;
-    let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
     let place = start.as_ptr() as u64;
-    if maps.at(place).is_err() {
-        // Without PROCMAP_QUERY the maps file would have to be parsed.
-        return;
-    }
+    let Some(mut maps) = own_maps(place) else { return };
     let mut shadow = Shadow::default();
-    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid: own_tid() };
     let expected = Expected::Appears { name: b"", place: Some(place), inode: None };
     let Outcome::Done(effect) = expected.check(&mut view, Over::NotYet) else { panic!("not found") };
     let whole = AddrRange::new(place, place + 4 * PAGE);
@@ -60,14 +66,9 @@ fn what_was_not_replaced_shows_it_anywhere() {
     let second = std::num::NonZeroUsize::new(start as usize + page);
     // SAFETY: the second of its pages.
     unsafe { mmap(second, len(1), rw, shared, &file, 0) }.expect("mmap");
-    let tid = std::process::id() as Tid;
-    let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
-    if maps.at(start).is_err() {
-        // Without PROCMAP_QUERY the maps file would have to be parsed.
-        return;
-    }
+    let Some(mut maps) = own_maps(start) else { return };
     let mut shadow = Shadow::default();
-    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid: own_tid() };
     let range = |from: u64, to: u64| AddrRange::new(start + from * PAGE, start + to * PAGE);
     assert_eq!(view.may_be(Replacement::Anonymous, range(0, 1)), Ok(true));
     assert_eq!(view.may_be(Replacement::Anonymous, range(0, 4)), Ok(false));
@@ -95,14 +96,9 @@ fn what_has_not_come_shows_another_page_of_the_file() {
     let source = map(None, 2, 0, MapFlags::empty());
     let target = map(None, 2, 2, MapFlags::empty());
     map(std::num::NonZeroUsize::new(target as usize), 1, 0, MapFlags::MAP_FIXED);
-    let tid = std::process::id() as Tid;
-    let mut maps = super::super::peek::Maps::open(tid, |_| Vec::new()).expect("its own maps");
-    if maps.at(source).is_err() {
-        // Without PROCMAP_QUERY the maps file would have to be parsed.
-        return;
-    }
+    let Some(mut maps) = own_maps(source) else { return };
     let mut shadow = Shadow::default();
-    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid };
+    let mut view = View { shadow: &mut shadow, maps: &mut maps, tid: own_tid() };
     let range = |at: u64, pages: u64| AddrRange::new(at, at + pages * PAGE);
     assert_eq!(view.all_are_there(range(source, 1), range(target, 1), true), Ok(true));
     assert_eq!(view.all_are_there(range(source, 2), range(target, 2), true), Ok(false));
