@@ -9,7 +9,7 @@ use super::pages::*;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
-pub const MAGIC: u64 = 0x0004_7061_6568_6d76;
+pub const MAGIC: u64 = 0x0005_7061_6568_6d76;
 
 /// How allocations are counted.
 pub const MODE_OFF: u32 = 0;
@@ -25,6 +25,8 @@ pub const RULES: usize = in_all(&RULE_TABLES);
 pub const STACKS: usize = 1 << 18;
 pub const HASH_TABLES: [u32; 3] = [11, 15, 19];
 pub const HASHES: usize = in_all(&HASH_TABLES);
+pub const TAIL_TABLES: [u32; 5] = [8, 11, 14, 17, 19];
+pub const TAILS: usize = in_all(&TAIL_TABLES);
 /// Words of all stacks.
 pub const WORDS: usize = 1 << 24;
 /// Threads that count for themselves; the others share the last one.
@@ -53,7 +55,8 @@ pub const GIVEN: usize = SMALL as usize / 4 + 1;
 pub const AT_RULES: usize = 16 << 10;
 pub const AT_STACKS: usize = AT_RULES + RULES * size_of::<Rule>();
 pub const AT_HASHES: usize = AT_STACKS + STACKS * size_of::<Stack>();
-pub const AT_WORDS: usize = AT_HASHES + HASHES * size_of::<Hash>();
+pub const AT_TAILS: usize = AT_HASHES + HASHES * size_of::<Hash>();
+pub const AT_WORDS: usize = AT_TAILS + TAILS * size_of::<Hash>();
 pub const AT_COUNTS: usize = AT_WORDS + WORDS * 8;
 pub const AT_SAMPLES: usize = AT_COUNTS + SHARDS * STACKS * size_of::<Count>();
 pub const AT_REQUESTS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
@@ -264,6 +267,22 @@ pub fn interpreted(word: u64) -> Option<(u32, i32)> {
     (word >> 63 != 0 && description < STACKS as u32).then_some((description, word as i32))
 }
 
+/// Stacks that end alike share their outer frames, if these are as many as a multiple of this.
+pub const TAIL: usize = 8;
+
+/// In the place of a return address: the rest of the stack's words begin with that of this index. No address looks so
+/// (it is not canonical), and no [`interpreted_word`].
+#[inline]
+pub fn rest_word(at: usize) -> u64 {
+    1 << 62 | at as u64
+}
+
+/// What [`rest_word`] was given.
+#[inline]
+pub fn rest(word: u64) -> Option<usize> {
+    (word >> 62 == 1).then_some(word as u32 as usize)
+}
+
 /// Of all threads, but for what each has not added yet.
 #[repr(C, align(64))]
 pub struct Total {
@@ -349,7 +368,7 @@ pub fn spread(key: u64, bits: u32) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
 }
 
-/// A call stack, innermost frame first.
+/// A call stack, innermost frame first. The words of several may be the same ([`rest_word`]).
 #[repr(C)]
 pub struct Stack {
     /// Index of its first word.
@@ -369,10 +388,11 @@ pub const TRUNCATED: u32 = 1 << 9;
 /// lines, or ~0 where it is not there. Each of the three follows, in whole words.
 pub const DESCRIPTION: u32 = 1 << 10;
 
+/// Of a stack, or of the outer frames of one.
 #[repr(C)]
 pub struct Hash {
     pub hash: AtomicU64,
-    /// The stack's number; 0 while it is being made.
+    /// The stack's number, or its frames' first word + 1; 0 while it is being made.
     pub stack: AtomicU32,
     pub pad: AtomicU32,
 }

@@ -8,6 +8,7 @@
 
 use super::area::*;
 use super::setup::{self, Area};
+use super::stacks;
 use super::sys;
 use super::thread::{MOST_FRAMES, Memory, Thread};
 use super::walk::{self, Registers, mix};
@@ -374,7 +375,7 @@ fn compose(thread: &mut Thread, registers: &Registers, function: u8, (native, ha
         return native;
     }
     let all = own.words[..out].iter().fold(mix(code as u64, function as u64), |hash, &word| mix(hash, word));
-    let stack = walk::intern(area, (out, all), (function as u32 | flags, code), |at| own.words[at]);
+    let stack = stacks::intern(area, (out, all), (function as u32 | flags, code), |at| own.words[at]);
     if stack == 0 {
         return 0;
     }
@@ -433,7 +434,7 @@ fn describe(area: Area, own: &Interpreted, (code, number): (u64, u64)) -> u32 {
         ];
         let words = |length: usize| length.div_ceil(8);
         let len = header.len() + parts.iter().map(|part| words(part.1)).sum::<usize>();
-        walk::intern(area, (len, number), (DESCRIPTION, 0), |mut at| {
+        stacks::intern(area, (len, number), (DESCRIPTION, 0), |mut at| {
             if let Some(word) = header.get(at) {
                 return *word;
             }

@@ -22,6 +22,7 @@ mod samples;
 mod search;
 mod setup;
 mod shadow;
+mod stacks;
 mod sys;
 mod thread;
 mod walk;

@@ -35,6 +35,7 @@ impl Area {
     part!(rule, AT_RULES, Rule);
     part!(stack, AT_STACKS, Stack);
     part!(hash, AT_HASHES, Hash);
+    part!(tail, AT_TAILS, Hash);
     part!(word, AT_WORDS, AtomicU64);
     part!(sample, AT_SAMPLES, Sample);
     part!(request, AT_REQUESTS, Request);
@@ -92,7 +93,8 @@ static THREAD_KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 pub static HEEDED: [AtomicU8; 1 << HEEDED_BITS] = [const { AtomicU8::new(0) }; 1 << HEEDED_BITS];
 pub const HEEDED_BITS: u32 = 16;
 
-/// Where `free` goes: while nothing is counted and nothing was handed out here, straight to the real one.
+/// Where `free` goes: while nothing is counted and nothing was handed out here, straight to the real one, and while each
+/// block is counted, straight to where it is examined.
 pub static FREE_TARGET: AtomicPtr<()> = AtomicPtr::new(super::free_heeded as *mut ());
 
 /// Only while [`mode`] says that something is counted.
@@ -133,9 +135,11 @@ pub fn heed(address: u64, it: bool) {
     let _ = count.fetch_update(Relaxed, Relaxed, step);
 }
 
-fn heed_all(it: bool) {
-    for count in &HEEDED {
-        count.store(it as u8, Relaxed);
+/// Only what the real functions have not handed out is of interest.
+fn heed_no_more() {
+    // What was never written takes no memory.
+    for count in HEEDED.iter().filter(|count| count.load(Relaxed) != 0) {
+        count.store(0, Relaxed);
     }
     real::heed_boot();
 }
@@ -200,10 +204,9 @@ pub fn retire() {
 
 /// All calls go straight to the real functions.
 fn rest() {
-    heed_all(false);
-    if let Some(free) = real::only_free() {
-        FREE_TARGET.store(free as *mut (), Relaxed);
-    }
+    heed_no_more();
+    let free = real::only_free().unwrap_or(super::free_heeded as *const () as usize);
+    FREE_TARGET.store(free as *mut (), Relaxed);
     sleep();
 }
 
@@ -268,8 +271,12 @@ fn start(first: bool, forked: bool) -> Option<u32> {
         return None;
     }
     let mode = area.head().mode.load(Relaxed);
-    FREE_TARGET.store(super::free_heeded as *mut (), Relaxed);
-    heed_all(mode == MODE_EXACT);
+    heed_no_more();
+    let free = match mode {
+        MODE_EXACT => super::free_slow as *mut (),
+        _ => super::free_heeded as *mut (),
+    };
+    FREE_TARGET.store(free, Relaxed);
     if THREAD_KEY.load(Relaxed) == u32::MAX {
         let mut key = 0u32;
         if real::pthread_key_create(&mut key, thread_ends) == 0 {

@@ -59,7 +59,7 @@ pub fn current() -> *mut Thread {
 }
 
 /// Stacks that were walked are recognised by what the walk had read.
-pub const MEMOS: usize = 256;
+pub const MEMO_SETS: usize = 128;
 pub const MEMO_WORDS: usize = 96;
 pub const MOST_FRAMES: usize = 512;
 
@@ -68,6 +68,8 @@ pub struct Memo {
     pub ip: u64,
     pub sp: u64,
     pub bp: u64,
+    /// All bits where a frame was found by `bp`, otherwise none.
+    pub bp_mask: u64,
     pub stack: u32,
     pub code: u32,
     pub what: u32,
@@ -75,6 +77,14 @@ pub struct Memo {
     /// Distances from `sp`.
     pub at: [u32; MEMO_WORDS],
     pub word: [u64; MEMO_WORDS],
+}
+
+/// Two stacks that begin alike, and have other callers.
+#[repr(C)]
+pub struct Memos {
+    /// The one that was of use last: 0 or 1.
+    pub last: usize,
+    pub memos: [Memo; 2],
 }
 
 /// Outside of the thread's stack, which may be small.
@@ -86,7 +96,7 @@ pub struct Memory {
     pub len: usize,
     pub flags: u32,
     pub interpreted: Interpreted,
-    pub memos: [Memo; MEMOS],
+    pub memos: [Memos; MEMO_SETS],
 }
 
 impl Thread {
@@ -121,7 +131,8 @@ impl Thread {
             self.memory = sys::map_private(size_of::<Memory>()).cast();
         } else if self.ended == 0 {
             // Of the process that this was forked from: its stacks have other numbers here.
-            unsafe { (*self.memory).memos.iter_mut().for_each(|memo| memo.ip = 0) };
+            let sets = unsafe { (*self.memory).memos.iter_mut() };
+            sets.for_each(|set| set.memos.iter_mut().for_each(|memo| memo.ip = 0));
         }
         interpreted::begin(self);
         if own.is_some() {

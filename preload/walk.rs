@@ -2,9 +2,11 @@
 
 use super::area::{self, *};
 use super::interpreted;
+use super::pages::ADDRESS_BITS;
 use super::setup::{self, Area};
+use super::stacks::intern;
 use super::sys;
-use super::thread::{MEMO_WORDS, MEMOS, MOST_FRAMES, Memo, Thread};
+use super::thread::{MEMO_SETS, MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Registers as a hook finds them, in the order in which it pushes them.
@@ -40,6 +42,10 @@ pub fn listen_again() {
     NO_ANSWER.store(0, Relaxed);
 }
 
+/// For where rbp was saved: nowhere, it is the register; or its value is compared already.
+const BP_REGISTER: u64 = 0;
+const BP_KNOWN: u64 = 1;
+
 /// The number of the stack that called a hook; 0: it has none.
 #[inline(always)]
 pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
@@ -54,25 +60,67 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
         return 0;
     }
     let code = area.head().code.load(Relaxed);
-    let slot = slot_of(registers);
-    let memo = unsafe { &mut *(&raw mut (*thread.memory).memos[slot]) };
-    if memo.ip == registers.ip
-        && memo.sp == sp
-        && memo.bp == registers.bp
-        && memo.code == code
-        && memo.what == function as u32
-    {
+    let set = unsafe { &mut *(&raw mut (*thread.memory).memos[set_of(registers)]) };
+    let last = set.last & 1;
+    let memo = &set.memos[last];
+    if memo.is_of(registers, function, code) {
+        return with_interpreted(thread, registers, function, memo.stack);
+    }
+    let stack = set.other(last, registers, function, code);
+    if stack != 0 {
+        return with_interpreted(thread, registers, function, stack);
+    }
+    let stack = walk(thread, registers, function);
+    with_interpreted(thread, registers, function, stack)
+}
+
+#[inline(always)]
+fn set_of(registers: &Registers) -> usize {
+    let key = registers.ip ^ registers.sp() << 7;
+    spread(key, MEMO_SETS.trailing_zeros()) & (MEMO_SETS - 1)
+}
+
+impl Memo {
+    /// Whether the walk would read the same again.
+    #[inline(always)]
+    fn is_of(&self, registers: &Registers, function: u8, code: u32) -> bool {
+        let sp = registers.sp();
+        if self.ip != registers.ip
+            || self.sp != sp
+            || (self.bp ^ registers.bp) & self.bp_mask != 0
+            || self.code != code
+            || self.what != function as u32
+        {
+            return false;
+        }
         let mut at = 0;
-        let len = (memo.len as usize).min(MEMO_WORDS);
-        while at < len && unsafe { *((sp + memo.at[at] as u64) as *const u64) } == memo.word[at] {
+        let len = (self.len as usize).min(MEMO_WORDS);
+        while at < len && unsafe { *((sp + self.at[at] as u64) as *const u64) } == self.word[at] {
             at += 1;
         }
-        if at == len {
-            return with_interpreted(thread, registers, function, memo.stack);
-        }
+        at == len
     }
-    let stack = walk(thread, registers, function, memo);
-    with_interpreted(thread, registers, function, stack)
+}
+
+impl Memos {
+    /// The stack that the other one is of, which is the last one then; 0: none.
+    #[inline(never)]
+    fn other(&mut self, last: usize, registers: &Registers, function: u8, code: u32) -> u32 {
+        let other = &self.memos[last ^ 1];
+        if !other.is_of(registers, function, code) {
+            return 0;
+        }
+        let stack = other.stack;
+        self.last = last ^ 1;
+        stack
+    }
+
+    /// In the place of the one that was of use before the last one.
+    #[inline(always)]
+    fn next(&mut self) -> &mut Memo {
+        self.last = self.last & 1 ^ 1;
+        &mut self.memos[self.last]
+    }
 }
 
 #[inline(always)]
@@ -85,15 +133,7 @@ fn with_interpreted(thread: &mut Thread, registers: &Registers, function: u8, st
 
 /// Leaves the stack's frames, and how it ends, in the thread's memory.
 pub fn walk_again(thread: &mut Thread, registers: &Registers, function: u8) {
-    let slot = slot_of(registers);
-    let memo = unsafe { &mut *(&raw mut (*thread.memory).memos[slot]) };
-    walk(thread, registers, function, memo);
-}
-
-#[inline(always)]
-fn slot_of(registers: &Registers) -> usize {
-    let key = registers.ip ^ registers.sp() << 7 ^ registers.bp << 13;
-    spread(key, MEMOS.trailing_zeros()) & (MEMOS - 1)
+    walk(thread, registers, function);
 }
 
 /// A thread may run on a stack that it has made itself.
@@ -116,26 +156,27 @@ pub fn mix(hash: u64, word: u64) -> u64 {
 }
 
 #[inline(never)]
-fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Memo) -> u32 {
+fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
     let area = setup::area();
     let head = area.head();
     let code = head.code.load(Acquire);
-    let (frames, pointers) =
-        unsafe { (&mut *(&raw mut (*thread.memory).frames), &mut *(&raw mut (*thread.memory).pointers)) };
+    let Memory { frames, pointers, memos, len: walked, flags: end, .. } = unsafe { &mut *thread.memory };
+    let memo = memos[set_of(registers)].next();
     let first_sp = registers.sp();
     let (mut ip, mut sp, mut bp) = (registers.ip, first_sp, registers.bp);
     let mut hash = mix(code as u64, function as u64);
     let (mut len, mut words, mut requests) = (0, 0, 0);
     let (mut flags, mut may_change) = (0, false);
-    memo.ip = 0;
-    let mut read = |address: u64| {
-        let word = unsafe { *(address as *const u64) };
+    (memo.ip, memo.bp_mask) = (0, 0);
+    // Where rbp was saved: of compilers that use it for anything, it says something new with each call, and counts
+    // only where a frame is found by it.
+    let mut bp_from = BP_REGISTER;
+    let mut note = |memo: &mut Memo, address: u64, word: u64| {
         if words < MEMO_WORDS {
             memo.at[words] = (address - first_sp) as u32;
             memo.word[words] = word;
         }
         words += 1;
-        word
     };
     loop {
         (frames[len], pointers[len]) = (ip, sp);
@@ -164,6 +205,14 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
             }
             break;
         }
+        if kind == BY_BP {
+            match bp_from {
+                BP_KNOWN => {}
+                BP_REGISTER => memo.bp_mask = u64::MAX,
+                at => note(memo, at, bp),
+            }
+            bp_from = BP_KNOWN;
+        }
         let cfa = base.wrapping_add(cfa_of(rule) as u64);
         if cfa <= sp || cfa > thread.stack_end || cfa & 7 != 0 {
             (flags, may_change) = (INCOMPLETE, true);
@@ -176,15 +225,21 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
                 (flags, may_change) = (INCOMPLETE, true);
                 break;
             }
-            bp = read(at);
+            // SAFETY: above the hook's frame and in the stack, as is the return address.
+            (bp, bp_from) = (unsafe { *(at as *const u64) }, at);
         }
-        ip = read(cfa - 8);
+        ip = unsafe { *((cfa - 8) as *const u64) };
+        note(memo, cfa - 8, ip);
         sp = cfa;
         if ip < 4096 {
             break;
         }
+        if ip >> ADDRESS_BITS != 0 {
+            (flags, may_change) = (INCOMPLETE, true);
+            break;
+        }
     }
-    unsafe { ((*thread.memory).len, (*thread.memory).flags) = (len, flags) };
+    (*walked, *end) = (len, flags);
     let stack = intern(area, (len, hash), (function as u32 | flags, code), |at| frames[at]);
     // What could not be requested may be known the next time.
     if words <= MEMO_WORDS && !may_change && stack != 0 {
@@ -285,59 +340,3 @@ fn copy_stack(thread: &mut Thread, sp: u64, request: &Request) -> usize {
 }
 
 const PAGE: u64 = 4096;
-
-/// The number of what consists of so many words, and has this hash.
-#[inline(never)]
-pub fn intern(area: Area, (len, hash): (usize, u64), what: (u32, u32), word: impl Fn(usize) -> u64) -> u32 {
-    let head = area.head();
-    let hash = hash.max(1);
-    for at in probes(&HASH_TABLES, hash, HASH_PROBES) {
-        let slot = area.hash(at);
-        let mut known = slot.hash.load(Acquire);
-        if known == 0 {
-            match slot.hash.compare_exchange(0, hash, AcqRel, Acquire) {
-                Ok(_) => {
-                    let number = add(area, len, what, &word);
-                    slot.stack.store(if number == 0 { u32::MAX } else { number }, Release);
-                    return number;
-                }
-                Err(other) => known = other,
-            }
-        }
-        if known == hash {
-            loop {
-                match slot.stack.load(Acquire) {
-                    // vmaudit has emptied it meanwhile.
-                    0 if head.mode.load(Relaxed) == MODE_OFF => return 0,
-                    0 => core::hint::spin_loop(),
-                    u32::MAX => break,
-                    number => return number,
-                }
-            }
-            break;
-        }
-    }
-    head.doubts.without_stack.fetch_add(1, Relaxed);
-    0
-}
-
-fn add(area: Area, len: usize, (what, code): (u32, u32), word: impl Fn(usize) -> u64) -> u32 {
-    let head = area.head();
-    let first = head.next_word.fetch_add(len as u64, Relaxed) as usize;
-    if first + len > WORDS || head.last_stack.load(Relaxed) as usize >= STACKS - 2 {
-        return 0;
-    }
-    let number = head.last_stack.fetch_add(1, Relaxed) + 1;
-    if number as usize >= STACKS {
-        return 0;
-    }
-    for index in 0..len {
-        area.word(first + index).store(word(index), Relaxed);
-    }
-    let stack = area.stack(number as usize);
-    stack.first.store(first as u32, Relaxed);
-    stack.what.store(what, Relaxed);
-    stack.code.store(code, Relaxed);
-    stack.frames.store(len as u32, Release);
-    number
-}

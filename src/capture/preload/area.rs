@@ -79,18 +79,6 @@ pub struct RuleRequest {
     pub is_full: bool,
 }
 
-/// A stack that was seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SharedStack {
-    /// [`FUNCTIONS`]' index.
-    pub function: usize,
-    pub code: u32,
-    pub is_incomplete: bool,
-    pub is_truncated: bool,
-    /// Return addresses, the innermost first.
-    pub frames: Vec<u64>,
-}
-
 /// Of one stack, by all threads. With samples, estimates: blocks in units of 1 / 1024.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
@@ -259,22 +247,6 @@ impl Area {
     /// Numbers of stacks begin with 1.
     pub fn last_stack(&self) -> u32 {
         self.head().last_stack.load(Acquire).min(STACKS as u32 - 1)
-    }
-
-    /// None while it is being made.
-    pub fn stack(&self, number: u32) -> Option<SharedStack> {
-        let stack = self.stacks().get(number as usize)?;
-        let len = stack.frames.load(Acquire) as usize;
-        let first = stack.first.load(Relaxed) as usize;
-        let words = self.words().get(first..first.checked_add(len)?).filter(|words| !words.is_empty())?;
-        let what = stack.what.load(Relaxed);
-        Some(SharedStack {
-            function: (what & 0xff) as usize,
-            code: stack.code.load(Relaxed),
-            is_incomplete: what & INCOMPLETE != 0,
-            is_truncated: what & TRUNCATED != 0,
-            frames: words.iter().map(|word| word.load(Relaxed)).collect(),
-        })
     }
 
     /// By the stack's number.

@@ -21,12 +21,14 @@ pub mod pages;
 #[cfg(all(test, target_arch = "x86_64"))]
 #[path = "../../../preload/search.rs"]
 mod search;
+mod stacks;
 
-pub use area::{Area, Bell, Counted, RuleRequest, Settings, SharedStack};
+pub use area::{Area, Bell, Counted, RuleRequest, Settings};
 pub use armed::{Armed, Found};
 pub use blocks::CountedBlock;
 pub use library::{Library, install, is_available};
 pub use listener::{Arrival, Listener, share_network};
+pub use stacks::SharedStack;
 
 /// The variable that names the listener's socket to the library.
 pub const VARIABLE: &str = "VMAUDIT_HEAP";

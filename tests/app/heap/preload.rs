@@ -4,9 +4,9 @@
 use crate::support::heap::{Obedient, Watching, assert_sums, first, frames, rows_of, sum};
 use crate::support::report::{list, number};
 use crate::support::unprivileged::{NOBODY, skip_without_root};
-use crate::support::{program, shared_object, skip, static_program, vmaudit, watchdog};
+use crate::support::{program, program_built, shared_object, skip, static_program, vmaudit, watchdog};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -135,6 +135,50 @@ fn operators_of_the_allocators_are_counted_once_and_throw() {
         assert_eq!(format!("{bytes} {blocks}\n"), heap.stdout(), "{allocator}: {:#}", heap.report);
         assert_eq!(heap.output.status.code(), Some(0), "{allocator}");
     }
+}
+
+/// What stacks have in common is kept once, and what rbp holds makes no stack another one: by the program itself, each
+/// path's blocks.
+#[test]
+fn each_of_many_deep_stacks_has_its_own_blocks() {
+    let compiler = ["gcc", "-O2", "-g", "-fomit-frame-pointer", "-fno-builtin"];
+    let program = program_built("heap_paths.c", &compiler).expect("gcc");
+    let mut own = Vec::new();
+    // Paths, depth, calls, and calls that all paths begin with.
+    for case in [[800, 60, 2500, 0], [800, 60, 2500, 52], [40, 20, 20_000, 0], [700, 7, 5000, 2]] {
+        let arguments = case.map(|word| PathBuf::from(word.to_string()));
+        let heap = heap(&[], &[std::slice::from_ref(&program), &arguments[..]].concat());
+        let of_line = |line: &str| -> (String, (u64, u64)) {
+            let (path, figures) = line.split_once(' ').expect("a path");
+            let [blocks, bytes] = words(figures)[..] else { panic!("{line}") };
+            (path.to_owned(), (blocks, bytes))
+        };
+        // Two of the program's paths may be the same.
+        let mut expected = BTreeMap::<_, (u64, u64)>::new();
+        for (path, (blocks, bytes)) in heap.stdout().lines().map(of_line) {
+            let sum = expected.entry(path).or_default();
+            *sum = (sum.0 + blocks, sum.1 + bytes);
+        }
+        let process = &heap.processes()[0];
+        let mut counted = BTreeMap::<_, (u64, u64)>::new();
+        for row in list(process, "rows") {
+            let letter = |symbol: &&str| match *symbol {
+                "plain" => Some('p'),
+                "sized" => Some('s'),
+                "other" => Some('o'),
+                _ => None,
+            };
+            let path: String = heap.symbols(row).iter().rev().filter_map(letter).collect();
+            if !path.is_empty() {
+                let sum = counted.entry(path).or_default();
+                *sum = (sum.0 + number(row, "blocks"), sum.1 + number(row, "bytes"));
+            }
+        }
+        assert!(counted == expected, "{} and {} paths", counted.len(), expected.len());
+        assert_eq!(number(&heap.report["events"], "unwind_incomplete"), 0, "{case:?}");
+        own.push(number(&process["own"], "memory"));
+    }
+    assert!(own[0] - own[1] > 800 * 52 * 8 / 2, "in common: {own:?} bytes");
 }
 
 /// More threads than can have a place of their own to count in, and others after they have ended.
