@@ -4,7 +4,7 @@ use crate::case::*;
 use std::path::Path;
 use vmaudit::attribution::{Attributed, DataRules, category_name, each_once, parse_rules};
 use vmaudit::ledger::Origin;
-use vmaudit::model::{AddrRange, FileMarks};
+use vmaudit::model::{Addr, AddrRange, FileMarks, VmOp};
 
 /// A pool of a library, with a knob of each kind of promise.
 const POOL: &str = r#"
@@ -100,6 +100,26 @@ fn a_library_that_maps_for_one_purpose_needs_no_names() {
     }
     let pool = Some("foo.pool");
     assert_eq!(labels(&case, &case.attribute()), [pool, pool, None, None]);
+}
+
+/// GCL's heap: sbrk, called by a program without names. What malloc takes there is malloc's.
+#[test]
+fn a_heap_by_sbrk_is_the_librarys_where_its_own_code_asked_for_it() {
+    let mut case = Case::new();
+    let own = POOL.replace(r#"functions = ["pool_init"]"#, r#"libraries = ["lisp*"]"#);
+    with(&mut case, &own.replace("modules = [\"libfoo*\"]\n", "").replace("names = [\"foo pool*\"]\n", ""));
+    let base = 0x55d2_516a_8000;
+    let brk = || VmOp::Brk { requested: Addr(0x1000), current: None };
+    let own = case.stack(&["libc.so.6!brk", "libc.so.6!sbrk", "lisp@0x2afd8", "lisp@0xba216"]);
+    let malloc =
+        case.stack(&["libc.so.6!brk", "libc.so.6!sbrk", "libc.so.6@0x96042", "libc.so.6!malloc", "lisp@0x1"]);
+    let (own, malloc) = (case.call(PID, brk(), Some(own)), case.call(PID, brk(), Some(malloc)));
+    let split = base + 64 * MIB;
+    let parts = [(base, split, Origin::Event(own)), (split, split + MIB, Origin::Event(malloc))];
+    case.merged_vma("rw-p", "[heap]", &parts);
+    let found = case.attribute();
+    assert_eq!(labels(&case, &found), [Some("foo.pool"), None]);
+    assert_eq!((virt(&found, "app-mmap"), virt(&found, "glibc-main-heap")), (64 * MIB, MIB));
 }
 
 #[test]
