@@ -4,6 +4,7 @@
 //! A function on the stack or a name proves what the memory is; its size and place prove nothing.
 
 mod format;
+mod kept;
 mod table;
 
 pub use format::{Knob, Mapped, TableRule, parse};
@@ -125,7 +126,10 @@ fn advice(rule: &TableRule, group: &Group<'_>, world: &World<'_>) -> Advice {
             Left::Things(number) => Left::Things(number * callers(group, world)),
             other => other,
         };
-        let saved = |left: Left| whole.saturating_sub(left_of(left).of(whole, group.instances));
+        let saved = |left: Left| match left {
+            Left::Things(number) if knob.threads => kept::gone_with_threads(group, world, number),
+            _ => whole.saturating_sub(left_of(left).of(whole, group.instances)),
+        };
         let virt = knob.left.filter(|_| promises).map_or(0, saved);
         if knob.left.is_some_and(|left| saved(left) == 0) {
             continue;
