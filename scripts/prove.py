@@ -50,6 +50,21 @@ size = os.environ.get("SIZE")
 ray.init(num_cpus=1, include_dashboard=False, **({"object_store_memory": int(size)} if size else {}))
 kept = ray.put(bytes(200000))
 time.sleep(60)"""
+# A Python that has PyPI's wasmtime.
+WASMTIME_PYTHON = os.environ.get("WASMTIME_PYTHON", "wasmtime-python")
+WASMTIME = """import os, time, wasmtime
+config = wasmtime.Config()
+size = os.environ.get("SIZE")
+if size:
+    config.memory_reservation = int(size)
+store = wasmtime.Store(wasmtime.Engine(config))
+module = wasmtime.Module(store.engine, "(module (memory 1 2))")
+kept = wasmtime.Instance(store, module, [])
+time.sleep(60)"""
+TARANTOOL = """local function size(name) return tonumber(os.getenv(name)) end
+box.cfg{work_dir = os.getenv("FOLDER"), wal_mode = "none", memtx_memory = size("MEMTX"), vinyl_memory = size("VINYL")}
+require("fiber").sleep(60)
+"""
 LMDB = """import lmdb, os, sys, time
 base = lmdb.open(os.path.join(sys.argv[1], "lmdb-%d" % os.getpid()), map_size=1 << 30)
 time.sleep(60)"""
@@ -140,6 +155,12 @@ def varnish(folder):
     os.chmod(folder, 0o755)
 
 
+def tarantool(folder):
+    os.makedirs(os.path.join(folder, "tarantool"), exist_ok=True)
+    with open(os.path.join(folder, "init.lua"), "w") as file:
+        file.write(TARANTOOL)
+
+
 def firefox(folder):
     os.makedirs(os.path.join(folder, "firefox"), exist_ok=True)
 
@@ -175,6 +196,7 @@ def cases(folder):
     store += "--advertise-client-urls http://127.0.0.1:7724 --listen-peer-urls http://127.0.0.1:7725 "
     store += "--initial-advertise-peer-urls http://127.0.0.1:7725 --initial-cluster default=http://127.0.0.1:7725"
     prover = "sleep 60 | exec coqtop"
+    tuples = "FOLDER=%s/tarantool exec tarantool %s/init.lua" % (folder, folder)
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -235,6 +257,13 @@ def cases(folder):
         Case("ocaml.tables", None, SHELL + [prover]),
         Case("ocaml.heap", None, SHELL + [prover]),
         Case("ray.objects", "object_store_memory=268435456", [RAY_PYTHON, "-c", RAY], ["--env", "SIZE=268435456"]),
+        Case("wasmtime.memory", "memory_reservation", [WASMTIME_PYTHON, "-c", WASMTIME], ["--env", "SIZE=67108864"]),
+        Case("tarantool.memtx", "memtx_memory", SHELL + [tuples], ["--env", "MEMTX=67108864"], tarantool),
+        Case("tarantool.vinyl", "vinyl_memory", SHELL + [tuples], ["--env", "VINYL=33554432"], tarantool),
+        Case("mit-scheme.heap", "MITSCHEME_HEAP_SIZE=8192", SHELL + ["sleep 60 | exec mit-scheme --quiet"],
+             ["--env", "MITSCHEME_HEAP_SIZE=8192"]),
+        Case("gprolog.stacks", "GLOBALSZ=8192", SHELL + ["sleep 60 | exec gprolog"], ["--env", "GLOBALSZ=8192"]),
+        Case("gcl.heap", "GCL_MEM_MULTIPLE=0.1", SHELL + ["sleep 60 | gcl"], ["--env", "GCL_MEM_MULTIPLE=0.1"]),
         Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
         Case("ruby.heap-pages", None, ["ruby", "-e", RUBY]),
     ]
@@ -270,6 +299,11 @@ NEEDS = {
     "coq": ("coqtop", "coq"),
     "ocaml": ("coqtop", "coq"),
     "ray": (RAY_PYTHON, "a Python with ray of PyPI: RAY_PYTHON=…"),
+    "wasmtime": (WASMTIME_PYTHON, "a Python with wasmtime of PyPI: WASMTIME_PYTHON=…"),
+    "tarantool": ("tarantool", "tarantool"),
+    "mit-scheme": ("mit-scheme", "mit-scheme"),
+    "gprolog": ("gprolog", "gprolog"),
+    "gcl": ("gcl", "gcl"),
     "ruby": ("ruby", "ruby"),
     "qemu": ("qemu-system-x86_64", "qemu-system-x86"),
 }

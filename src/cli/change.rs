@@ -1,5 +1,6 @@
 //! What is different for the command: of `run` and `compare`.
 
+use super::quantity;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
@@ -28,7 +29,7 @@ pub struct ChangeArgs {
     pub unset_env: Vec<OsString>,
 
     /// Limit the command's stacks (`ulimit -s`): the size that glibc gives to threads' stacks
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(65_536..))]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::stack)]
     pub stack_limit: Option<u64>,
 }
 

@@ -18,6 +18,14 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     })
 }
 
+/// A limit with which a program can start.
+pub(super) fn stack(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0..65_536 => Err("no program starts with less than 64 KiB of stack".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 /// A size of which samples can be taken.
 pub(super) fn sampled(text: &str) -> Result<u64, String> {
     match size(text)? {
@@ -70,6 +78,7 @@ mod tests {
         }
         assert!(sampled("1").is_err() && sampled("2T").is_err());
         assert_eq!(sampled("512k"), Ok(512 << 10));
+        assert_eq!((stack("1M"), stack("1048576"), stack("63k").is_err()), (Ok(1 << 20), Ok(1 << 20), true));
     }
 
     #[test]

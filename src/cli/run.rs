@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::quantity::{sampled, seconds};
+use super::quantity::{sampled, seconds, size};
 use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, Format, InsideArgs, StackArgs, StartArgs};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -43,7 +43,7 @@ pub struct RunArgs {
     ///
     /// What they had mapped is known from their calls all the same, what was in memory is not. The command
     /// itself is always examined.
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = size)]
     pub min_virt: u64,
 
     /// Count allocations, too, by a preloaded library: which stacks hold the heap, next to which mapped it;

@@ -14,7 +14,9 @@ pub(super) fn chain(stack: &Stack, width: usize) -> String {
 pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
     let frames = own_frames(stack);
     if let Some(at) = frames.iter().position(|f| f.managed && f.role == Role::Program) {
-        return fitting(&frames[at..], width);
+        let mut picked = library_function(stack, &frames[..at]).map_or_else(Vec::new, |native| vec![native]);
+        picked.extend(&frames[at..]);
+        return fitting(&picked, width);
     }
     let entry = frames.iter().rposition(|f| f.role == Role::Allocator);
     if let Some(entry) = entry.filter(|at| at + 1 < frames.len()) {
@@ -27,6 +29,21 @@ pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
     let entered = |at: &usize| frames.get(*at).is_some_and(|f| f.symbol.is_some() && f.role != Role::Wrapper);
     let first = first.checked_sub(1).filter(entered).unwrap_or(first);
     fitting(&frames[first..], width)
+}
+
+/// The function of a native library that a managed language called and that asked for the memory: the innermost with a
+/// name that is no allocator's, and not the interpreter's own.
+fn library_function<'a>(stack: &Stack, inner: &[&'a Frame]) -> Option<&'a Frame> {
+    let evaluates = |pair: &[Arc<Frame>]| match pair {
+        [f, next] if f.managed && !next.managed => Some(next.module.clone()),
+        _ => None,
+    };
+    let interpreters: Vec<String> = stack.frames.windows(2).filter_map(evaluates).collect();
+    let of_allocator = inner.iter().any(|f| f.role == Role::Allocator);
+    let is_native = |f: &&&Frame| {
+        !f.managed && f.role == Role::Program && f.symbol.is_some() && !interpreters.contains(&f.module)
+    };
+    inner.iter().filter(|_| !of_allocator).find(is_native).copied()
 }
 
 /// Without what is below every program's own functions, and without a function's inlined parts
@@ -114,5 +131,20 @@ mod tests {
         assert_eq!(chain_of_caller(&stack, 80), "__malloc < run < main");
         let stack = self::stack(&["__mmap", "os_pages_map", "je_malloc_default", "run", "main"]);
         assert_eq!(chain_of_caller(&stack, 80), "je_malloc_default < run < main");
+    }
+
+    /// Of a library that a script uses the function that reserved is what is wanted, and the script's line that led to it.
+    #[test]
+    fn a_librarys_function_comes_before_the_scripts() {
+        let mut stack = stack(&["__mmap", "reserve", "evaluate", "load", "evaluate", "main"]);
+        for (frame, module) in stack.frames.iter_mut().zip(["libc.so.6", "libfoo.so", "interpreter", "a.py"])
+        {
+            let managed = module == "a.py";
+            *frame = Arc::new(Frame { module: module.to_owned(), managed, ..Frame::clone(frame) });
+        }
+        for frame in stack.frames.iter_mut().skip(4) {
+            *frame = Arc::new(Frame { module: "interpreter".to_owned(), ..Frame::clone(frame) });
+        }
+        assert_eq!(chain_of_caller(&stack, 80), "reserve < load");
     }
 }

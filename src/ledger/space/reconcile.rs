@@ -8,7 +8,7 @@ use crate::ledger::names::{is_kernel_name, mapping_kind};
 use crate::ledger::region::{Doubt, Origin, OriginId, OriginRecord, Region, RegionKind};
 use crate::ledger::threads::ThreadRecord;
 use crate::model::event::VmOp;
-use crate::model::{AddrRange, Bytes, FileRef, Mapping, NoStack, Observations};
+use crate::model::{AddrRange, Bytes, FileRef, Mapping, NoStack, Observations, Prot};
 use std::sync::Arc;
 
 const MAX_DRIFT_RANGES: usize = 256;
@@ -136,7 +136,7 @@ impl<'a> Join<'a> {
             self.unexplained_call(vma, mapping, range);
             return;
         }
-        if attr.prot != mapping.prot {
+        if attr.prot != mapping.prot && !is_break_with_code(attr, mapping) {
             self.drift(range);
         }
         let (origin, doubt) = match attr.owner {
@@ -369,6 +369,12 @@ struct PartOrigin<'a> {
     doubt: Option<Doubt>,
     kind: RegionKind,
     file: Option<&'a Arc<FileRef>>,
+}
+
+/// brk says nothing of rights: with READ_IMPLIES_EXEC the kernel's default is executable (VM_DATA_DEFAULT_FLAGS).
+fn is_break_with_code(attr: &Attributes, mapping: &Mapping) -> bool {
+    let code = Prot { exec: true, ..Prot::RW };
+    attr.kind == RegionKind::Brk && attr.prot == Prot::RW && mapping.prot == code
 }
 
 /// Purged ranges that are still mapped.

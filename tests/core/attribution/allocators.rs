@@ -126,6 +126,32 @@ fn of_two_allocators_that_map_alike_neither_is_guessed() {
     assert_eq!(taken_for(&[MIMALLOC], small), "unknown");
 }
 
+/// Polars: the first call makes both.
+#[test]
+fn jemallocs_bookkeeping_among_its_extents_is_said() {
+    let mut case = Case::new();
+    let outer = ["p!_rjem_je_arena_choose_hard", "p!_rjem_malloc", "p!main"];
+    let base = [
+        "libc.so.6!__mmap",
+        "p!_rjem_je_pages_map",
+        "p!_rjem_je_extent_alloc_mmap",
+        "p!base_block_alloc.isra.0",
+    ];
+    let extent =
+        ["libc.so.6!__mmap", "p!_rjem_je_pages_map", "p!_rjem_je_extent_alloc_mmap", "p!pac_alloc_real"];
+    for (at, (inner, len)) in (0u64..).zip([(base, 4 * MIB), (extent, 2 * MIB)]) {
+        let stack = case.stack(&[&inner[..], &outer[..]].concat());
+        let origin = case.mmap(PID, len, (RW, ANON | NORESERVE), stack);
+        case.vma((AT + at * GIB, AT + at * GIB + len), "rw-p", "", Origin::Event(origin));
+    }
+    let found = case.attribute();
+    let [finding] = found.findings.as_slice() else { panic!("{:?}", found.findings) };
+    assert_eq!(finding.title, "2 jemalloc extents");
+    let said = "jemalloc asks the kernel for extents in growing steps (2, 2.5, 3 … MiB) and hands out pieces; what was not handed \
+                out yet is mapped but never touched; 4.0 MiB of it are its own bookkeeping, which it never frees";
+    assert_eq!(finding.why, said);
+}
+
 #[test]
 fn smaller_arenas_of_mimalloc_still_hold_what_is_touched() {
     let mut case = Case::new();

@@ -4,7 +4,7 @@ use crate::case::*;
 use std::path::Path;
 use vmaudit::attribution::{Attributed, DataRules, category_name, each_once, parse_rules};
 use vmaudit::ledger::Origin;
-use vmaudit::model::{AddrRange, FileMarks};
+use vmaudit::model::{Addr, AddrRange, FileMarks, VmOp};
 
 /// A pool of a library, with a knob of each kind of promise.
 const POOL: &str = r#"
@@ -100,6 +100,67 @@ fn a_library_that_maps_for_one_purpose_needs_no_names() {
     }
     let pool = Some("foo.pool");
     assert_eq!(labels(&case, &case.attribute()), [pool, pool, None, None]);
+}
+
+/// Buffers of OpenBLAS: two copies make one for each of two threads when they are loaded, or a thread makes its own; of a
+/// caller's there are as many with one thread. numpy and scipy: 5, of which OPENBLAS_NUM_THREADS=1 left 3.
+#[test]
+fn with_fewer_threads_what_callers_had_made_stays() {
+    let mut case = Case::new();
+    with(
+        &mut case,
+        &POOL.replace("leaves = \"1 of them\"\nresident", "leaves = \"1 of them\"\nthreads = true\nresident"),
+    );
+    let loaded =
+        ["libc.so.6!__mmap", "libfoo.so.2!pool_init", "libfoo.so.2!load", "ld-linux-x86-64.so.2!call_init"];
+    let other =
+        ["libc.so.6!__mmap", "libfoo-b.so!pool_init", "libfoo-b.so!load", "ld-linux-x86-64.so.2!call_init"];
+    let called = ["libc.so.6!__mmap", "libfoo.so.2!pool_init", "libfoo.so.2!solve", "program!main"];
+    let stacks: [&[&str]; 5] = [&loaded, &loaded, &other, &other, &called];
+    for (at, stack) in (0u64..).zip(stacks) {
+        mapped(&mut case, 0x7f00_0000_0000 + at * 0x1000_0000, 64, stack);
+    }
+    let promised = |case: &Case| {
+        case.attribute().findings[0].fix.first().map(|fix| (fix.knob.clone(), fix.saves_virt / MIB))
+    };
+    assert_eq!(promised(&case), Some(("FOO_POOLS=1".to_owned(), 128)));
+    let mut case = Case::new();
+    with(
+        &mut case,
+        &POOL.replace("leaves = \"1 of them\"\nresident", "leaves = \"1 of them\"\nthreads = true\nresident"),
+    );
+    let own = [
+        "libc.so.6!__mmap",
+        "libfoo.so.2!pool_init",
+        "libfoo.so.2@0x40",
+        "libc.so.6!start_thread",
+        "libc.so.6!clone3",
+    ];
+    mapped(&mut case, 0x7f00_0000_0000, 64, &called);
+    mapped(&mut case, 0x7f00_1000_0000, 64, &called);
+    assert_eq!(promised(&case), Some(("FOO_LIMIT".to_owned(), 0)), "all of it stays");
+    mapped(&mut case, 0x7f00_2000_0000, 64, &own);
+    assert_eq!(promised(&case), Some(("FOO_POOLS=1".to_owned(), 64)));
+}
+
+/// GCL's heap: sbrk, called by a program without names. What malloc takes there is malloc's.
+#[test]
+fn a_heap_by_sbrk_is_the_librarys_where_its_own_code_asked_for_it() {
+    let mut case = Case::new();
+    let own = POOL.replace(r#"functions = ["pool_init"]"#, r#"libraries = ["lisp*"]"#);
+    with(&mut case, &own.replace("modules = [\"libfoo*\"]\n", "").replace("names = [\"foo pool*\"]\n", ""));
+    let base = 0x55d2_516a_8000;
+    let brk = || VmOp::Brk { requested: Addr(0x1000), current: None };
+    let own = case.stack(&["libc.so.6!brk", "libc.so.6!sbrk", "lisp@0x2afd8", "lisp@0xba216"]);
+    let malloc =
+        case.stack(&["libc.so.6!brk", "libc.so.6!sbrk", "libc.so.6@0x96042", "libc.so.6!malloc", "lisp@0x1"]);
+    let (own, malloc) = (case.call(PID, brk(), Some(own)), case.call(PID, brk(), Some(malloc)));
+    let split = base + 64 * MIB;
+    let parts = [(base, split, Origin::Event(own)), (split, split + MIB, Origin::Event(malloc))];
+    case.merged_vma("rw-p", "[heap]", &parts);
+    let found = case.attribute();
+    assert_eq!(labels(&case, &found), [Some("foo.pool"), None]);
+    assert_eq!((virt(&found, "app-mmap"), virt(&found, "glibc-main-heap")), (64 * MIB, MIB));
 }
 
 #[test]

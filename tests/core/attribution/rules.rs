@@ -510,6 +510,25 @@ fn the_heap_by_brk_is_one_thing_however_it_grew() {
     assert_eq!((found.rows[0].instances, found.findings.len()), (1, 1));
 }
 
+/// GCL takes its heap by sbrk, and is stripped: malloc of the libc.so.6 that it called has no part in it.
+#[test]
+fn what_a_program_takes_by_sbrk_is_not_mallocs() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!brk", "libc.so.6!sbrk", "app@0x2afd8", "app@0xba216"]);
+    let op = VmOp::Brk { requested: Addr(0x1000), current: None };
+    let origin = case.call(PID, op, Some(stack));
+    let base = 0x55d2_516a_8000;
+    case.vma((base, base + 64 * MIB), "rw-p", "[heap]", Origin::Event(origin));
+    let arena = case.stack(&["libc.so.6!__mmap", "app@0x2afd8", "app@0xba216"]);
+    let origin = case.mmap(PID, 64 * MIB, (NONE, ANON | NORESERVE), arena);
+    case.vma((0x7f00_0000_0000, 0x7f00_0400_0000), "---p", "", Origin::Event(origin));
+    let found = case.attribute();
+    assert_eq!(virt(&found, "app-mmap"), 128 * MIB);
+    let brk =
+        found.findings.iter().find(|f| f.why.starts_with("reserved by app, a function without a name;"));
+    assert!(brk.is_some_and(|f| f.fix.is_empty()), "{:?}", found.findings);
+}
+
 #[test]
 fn blocks_and_the_main_arena_by_mmap() {
     let mut case = Case::new();

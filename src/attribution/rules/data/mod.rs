@@ -4,6 +4,7 @@
 //! A function on the stack or a name proves what the memory is; its size and place prove nothing.
 
 mod format;
+mod kept;
 mod table;
 
 pub use format::{Knob, Mapped, TableRule, parse};
@@ -125,7 +126,10 @@ fn advice(rule: &TableRule, group: &Group<'_>, world: &World<'_>) -> Advice {
             Left::Things(number) => Left::Things(number * callers(group, world)),
             other => other,
         };
-        let saved = |left: Left| whole.saturating_sub(left_of(left).of(whole, group.instances));
+        let saved = |left: Left| match left {
+            Left::Things(number) if knob.threads => kept::gone_with_threads(group, world, number),
+            _ => whole.saturating_sub(left_of(left).of(whole, group.instances)),
+        };
         let virt = knob.left.filter(|_| promises).map_or(0, saved);
         if knob.left.is_some_and(|left| saved(left) == 0) {
             continue;
@@ -162,6 +166,7 @@ fn claim(subject: &Subject<'_>, evidence: Evidence, rule: usize) -> Claim {
         RegionKind::File if subject.name().starts_with(b"/memfd:") => (MEMFD, "memfd"),
         RegionKind::File if subject.name().starts_with(b"/dev/shm/") => (SHARED_ANON, "/dev/shm"),
         RegionKind::File => (FILE, "mapped file"),
+        RegionKind::Brk => (APP_MMAP, "brk"),
         _ if subject.is_reserved() => (APP_MMAP, "reserved (PROT_NONE)"),
         _ => (APP_MMAP, "mmap"),
     };
@@ -171,17 +176,15 @@ fn claim(subject: &Subject<'_>, evidence: Evidence, rule: usize) -> Claim {
 /// The kernel's own mappings and images of programs are classified as such, whichever code requested them.
 fn may_be_claimed(subject: &Subject<'_>, world: &World<'_>) -> bool {
     match subject.region.kind {
-        RegionKind::Anonymous | RegionKind::SharedAnonymous | RegionKind::SysvShm | RegionKind::HugeTlb => {
-            true
-        }
+        RegionKind::Anonymous
+        | RegionKind::SharedAnonymous
+        | RegionKind::SysvShm
+        | RegionKind::HugeTlb
+        | RegionKind::Brk => true,
         // A file without a link may hold code that was made while the program runs.
         RegionKind::File if subject.name().starts_with(b"/memfd:") => true,
         RegionKind::File => subject.mapping.is_some_and(|mapping| !world.is_image(mapping)),
-        RegionKind::Brk
-        | RegionKind::Stack
-        | RegionKind::AioRing
-        | RegionKind::ShadowStack
-        | RegionKind::Special => false,
+        RegionKind::Stack | RegionKind::AioRing | RegionKind::ShadowStack | RegionKind::Special => false,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
 use crate::model::observation::{BlockKind, HeapInfo};
-use crate::model::{Addr, Prot, Sign, VmOp};
+use crate::model::{Addr, FrameKind, Prot, Sign, VmOp};
 use headers::plausible;
 use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 
@@ -246,6 +246,9 @@ impl Rule for GlibcRule {
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if subject.path.is_some_and(called_from_elsewhere) {
+            return None;
+        }
         if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
             // a program that calls sbrk itself is named in the stack
             if !subject.shape_may_decide() || world.lacks_mark(MARK) {
@@ -310,6 +313,15 @@ fn entry(path: &CallPath, at: usize, world: &World<'_>) -> Option<usize> {
     }
     // unnamed code of libc: malloc's only if malloc follows
     found
+}
+
+/// True where code outside of libc called its sbrk or mmap: that is not its malloc, whatever the shape, and with or
+/// without a name.
+fn called_from_elsewhere(path: &CallPath) -> bool {
+    let caller = path.caller();
+    let by_libc = caller.checked_sub(1).and_then(|at| path.lines.get(at)).is_some_and(|l| is_libc(&l.module));
+    let proven = |line: &&Line| line.frame.kind != FrameKind::Guess;
+    by_libc && path.lines.get(caller).filter(proven).is_some_and(|line| !is_libc(&line.module))
 }
 
 fn by_call(subject: &Subject<'_>, world: &World<'_>, call: MmapCall, entry: Entry) -> Option<Claim> {

@@ -19,7 +19,11 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let unused = group.unused();
     let variable = setting(group, world);
     let purged = group.footprint.purged > 0;
-    let mut advice = Advice::why(why(only_base, retained.virt > 0 || purged, purged));
+    let mut why = why(only_base, retained.virt > 0 || purged, purged);
+    if base.virt > 0 && !only_base {
+        why += &format!("; {} of it are its own bookkeeping, which it never frees", size(base.virt));
+    }
+    let mut advice = Advice::why(why);
     if only_base {
         advice.title = Some("jemalloc's own bookkeeping".to_string());
     } else {

@@ -2,7 +2,7 @@
 
 use super::{ANON, MM, Story, event_of, file, mapping, pages};
 use vmaudit::ledger::{Origin, RegionKind};
-use vmaudit::model::{AddrRange, VmOp};
+use vmaudit::model::{Addr, AddrRange, VmOp};
 
 #[test]
 fn a_merged_mapping_is_split_by_owner() {
@@ -23,6 +23,19 @@ fn one_owner_in_several_mappings_is_one_origin() {
     let result = story.reconcile(vec![mapping(pages(0, 2), "rw-p", ""), mapping(pages(2, 6), "---p", "")]);
     assert_eq!((result.regions.len(), result.origins.len()), (2, 1));
     assert_eq!(result.regions[1].vma, 1);
+}
+
+/// READ_IMPLIES_EXEC, which GCL sets for itself: brk's memory is executable then, and the call does not say so.
+#[test]
+fn a_break_that_can_be_executed_is_the_same_break() {
+    let mut story = Story::new(Vec::new());
+    let heap = 0x5000_0000;
+    let to = heap + 0x4000;
+    story.report(VmOp::Brk { requested: Addr(to), current: Some(Addr(to)) }, to as i64);
+    let range = AddrRange::new(heap, to);
+    let result = story.reconcile(vec![mapping(range, "rwxp", "")]);
+    assert_eq!((result.drift.0, result.regions[0].kind), (0, RegionKind::Brk));
+    assert_eq!(story.reconcile(vec![mapping(range, "r--p", "[heap]")]).drift.0, 0x4000);
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub struct Knob {
     pub resident: bool,
     /// It sets how large the stacks of the program's threads are, wherever these are found.
     pub stacks: bool,
+    /// It sets how many threads the library has: what its callers had mapped beside stays.
+    pub threads: bool,
     pub note: String,
 }
 

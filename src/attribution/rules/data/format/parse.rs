@@ -1,6 +1,6 @@
 //! TOML → rules, with the line of whatever is wrong.
 
-use super::left::{ALLOWED, size};
+use super::left::{ALLOWED, Left, size};
 use super::pattern::Pattern;
 use super::{Condition, Knob, Proof, TableRule};
 use crate::model::toml_file::{FileError, Source};
@@ -74,6 +74,8 @@ struct RawKnob {
     resident: bool,
     #[serde(default)]
     stacks: bool,
+    #[serde(default)]
+    threads: bool,
     note: Option<Spanned<String>>,
 }
 
@@ -208,12 +210,17 @@ fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, FileErr
         let what = "stacks: programs is needed: only there the setting is known";
         return Err(source.error(Some(raw.knob.span()), what));
     }
+    if raw.threads && !matches!(left, Some(Left::Things(_))) {
+        let what = "threads: leaves \"N of them\" is needed: so many stay without threads";
+        return Err(source.error(Some(raw.knob.span()), what));
+    }
     let note = raw.note.as_ref().map(|note| source.text("note", note)).transpose()?;
     Ok(Knob {
         knob: source.title("knob", &raw.knob)?,
         left,
         resident: raw.resident,
         stacks: raw.stacks,
+        threads: raw.threads,
         note: note.unwrap_or_default(),
     })
 }
