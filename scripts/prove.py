@@ -69,6 +69,8 @@ ZONE = """$TTL 60
 @ NS a
 a A 127.0.0.1
 """
+PROLOG = "numlist(1, 300000, L), sleep(60), length(L, _)"
+LUA = "local t = {} for i = 1, 1000000 do t[i] = {i} end local e = os.time() + 60 while os.time() < e do end print(#t)"
 HUGE = {"vm.nr_hugepages": "32"}
 HASKELL = "import Control.Concurrent\nmain = threadDelay 60000000\n"
 
@@ -213,6 +215,10 @@ def cases(folder):
         Case("chromium.partition-alloc", None, SHELL + [browser]),
         Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
         Case("slapd.database", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
+        Case("gforth.dictionary", "gforth --dictionary-size=1M", SHELL + ["exec gforth $M -e '60000 ms'"],
+             ["--env", "M=--dictionary-size=1M"]),
+        Case("luajit.heap", None, ["luajit", "-e", LUA]),
+        Case("swipl.stacks", None, ["swipl", "-g", PROLOG, "-t", "halt"]),
         Case("lmdb.map", None, ["/usr/bin/python3", "-c", LMDB, folder]),
         Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
         Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
@@ -257,6 +263,9 @@ NEEDS = {
     "boehm": ("guile", "guile-3.0"),
     "slapd": ("slapd", "slapd"),
     "lmdb": ("/usr/lib/python3/dist-packages/lmdb/__init__.py", "python3-lmdb"),
+    "gforth": ("gforth", "gforth"),
+    "luajit": ("luajit", "luajit"),
+    "swipl": ("swipl", "swi-prolog-nox"),
     "mono": ("mcs", "mono-runtime mono-mcs"),
     "chez": ("racket", "racket"),
     "memcached": (MEMCACHED, "memcached, built with symbols"),
