@@ -50,6 +50,9 @@ size = os.environ.get("SIZE")
 ray.init(num_cpus=1, include_dashboard=False, **({"object_store_memory": int(size)} if size else {}))
 kept = ray.put(bytes(200000))
 time.sleep(60)"""
+# A Python that has PyPI's mini-racer.
+RACER_PYTHON = os.environ.get("RACER_PYTHON", "racer-python")
+RACER = "import time; from py_mini_racer import MiniRacer; one = MiniRacer(); print(one.eval('1 + 1')); time.sleep(60)"
 LMDB = """import lmdb, os, sys, time
 base = lmdb.open(os.path.join(sys.argv[1], "lmdb-%d" % os.getpid()), map_size=1 << 30)
 time.sleep(60)"""
@@ -213,6 +216,7 @@ def cases(folder):
              ["--env", "BUN_JSC_jitMemoryReservationSize=67108864"]),
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
         Case("chromium.partition-alloc", None, SHELL + [browser]),
+        Case("chromium.partition-alloc-elsewhere", None, [RACER_PYTHON, "-c", RACER]),
         Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
         Case("slapd.database", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
         Case("gforth.dictionary", "gforth --dictionary-size=1M", SHELL + ["exec gforth $M -e '60000 ms'"],
@@ -260,6 +264,7 @@ NEEDS = {
     "javascriptcore": ("bun", "bun (of npm)"),
     "jvm": ("javac", "default-jdk-headless"),
     "chromium": ("chromium", "chromium"),
+    "chromium.partition-alloc-elsewhere": (RACER_PYTHON, "a Python with mini-racer of PyPI: RACER_PYTHON=…"),
     "boehm": ("guile", "guile-3.0"),
     "slapd": ("slapd", "slapd"),
     "lmdb": ("/usr/lib/python3/dist-packages/lmdb/__init__.py", "python3-lmdb"),
@@ -364,7 +369,7 @@ def main():
             group = case.rule.split(".")[0]
             if options.rules and not {case.rule, group} & set(options.rules):
                 continue
-            what, package = NEEDS[group]
+            what, package = NEEDS.get(case.rule) or NEEDS[group]
             if not (shutil.which(what) or os.path.exists(what)):
                 print(f"SKIP {case.rule}: {what} is not here (apt-get install {package})", flush=True)
                 continue

@@ -251,3 +251,41 @@ fn bookkeeping_of_jemalloc_is_known_by_its_header() {
     let narenas = finding.fix.iter().find(|fix| fix.knob == "MALLOC_CONF=narenas:1").expect("a setting");
     assert_eq!((narenas.saves_virt, finding.fix.len()), (0, 1), "{:?}", finding.fix);
 }
+
+/// What V8 reserves beside its sandbox is told by the functions that do: neither pages of the heap, nor the cage of
+/// compressed pointers, which lies inside of it.
+#[test]
+fn ranges_of_v8_are_what_their_functions_say() {
+    let part = |function: &str| {
+        let mut case = Case::new();
+        let function = format!("libv8.so!v8::internal::{function}");
+        let stack = case.stack(&[
+            "libc.so.6!__mmap",
+            "libv8.so!v8::base::OS::Allocate",
+            "libv8.so!v8::internal::VirtualMemoryCage::InitReservation",
+            &function,
+            "libv8.so!v8::internal::IsolateGroup::Initialize",
+        ]);
+        let origin = case.mmap(PID, GIB, (NONE, ANON | NORESERVE), stack);
+        case.vma((AT, AT + GIB), "---p", "", Origin::Event(origin));
+        case.attribute().pieces[0].part
+    };
+    assert_eq!(part("TrustedRange::InitReservation"), "reserved as a whole");
+    assert_eq!(part("ExternalEntityTable<v8::internal::JSDispatchEntry>::Initialize"), "pointer tables");
+    assert_eq!(
+        part("SegmentedTable<v8::internal::wasm::WasmCodePointerTableEntry>::Initialize"),
+        "reserved as a whole"
+    );
+    assert_eq!(part("PtrComprCage::Initialize"), "cage of compressed pointers");
+    assert_eq!(part("CodeRange::InitReservation"), "code range");
+    let mut case = Case::new();
+    let cppgc = [
+        "libc.so.6!__mmap",
+        "libv8.so!v8::base::OS::Allocate",
+        "libv8.so!cppgc::internal::CagedHeap::CagedHeap",
+    ];
+    let stack = case.stack(&cppgc);
+    let origin = case.mmap(PID, 16 * GIB, (NONE, ANON | NORESERVE), stack);
+    case.vma((AT, AT + 16 * GIB), "---p", "", Origin::Event(origin));
+    assert_eq!(case.attribute().pieces[0].part, "cage of the heap of C++ objects");
+}
