@@ -65,6 +65,9 @@ TARANTOOL = """local function size(name) return tonumber(os.getenv(name)) end
 box.cfg{work_dir = os.getenv("FOLDER"), wal_mode = "none", memtx_memory = size("MEMTX"), vinyl_memory = size("VINYL")}
 require("fiber").sleep(60)
 """
+# A Python that has PyPI's mini-racer.
+RACER_PYTHON = os.environ.get("RACER_PYTHON", "racer-python")
+RACER = "import time; from py_mini_racer import MiniRacer; one = MiniRacer(); print(one.eval('1 + 1')); time.sleep(60)"
 LMDB = """import lmdb, os, sys, time
 base = lmdb.open(os.path.join(sys.argv[1], "lmdb-%d" % os.getpid()), map_size=1 << 30)
 time.sleep(60)"""
@@ -84,6 +87,8 @@ ZONE = """$TTL 60
 @ NS a
 a A 127.0.0.1
 """
+PROLOG = "numlist(1, 300000, L), sleep(60), length(L, _)"
+LUA = "local t = {} for i = 1, 1000000 do t[i] = {i} end local e = os.time() + 60 while os.time() < e do end print(#t)"
 HUGE = {"vm.nr_hugepages": "32"}
 HASKELL = "import Control.Concurrent\nmain = threadDelay 60000000\n"
 
@@ -233,8 +238,13 @@ def cases(folder):
              ["--env", "BUN_JSC_jitMemoryReservationSize=67108864"]),
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
         Case("chromium.partition-alloc", None, SHELL + [browser]),
+        Case("chromium.partition-alloc-elsewhere", None, [RACER_PYTHON, "-c", RACER]),
         Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
         Case("slapd.database", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
+        Case("gforth.dictionary", "gforth --dictionary-size=1M", SHELL + ["exec gforth $M -e '60000 ms'"],
+             ["--env", "M=--dictionary-size=1M"]),
+        Case("luajit.heap", None, ["luajit", "-e", LUA]),
+        Case("swipl.stacks", None, ["swipl", "-g", PROLOG, "-t", "halt"]),
         Case("lmdb.map", None, ["/usr/bin/python3", "-c", LMDB, folder]),
         Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
         Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
@@ -283,9 +293,13 @@ NEEDS = {
     "javascriptcore": ("bun", "bun (of npm)"),
     "jvm": ("javac", "default-jdk-headless"),
     "chromium": ("chromium", "chromium"),
+    "chromium.partition-alloc-elsewhere": (RACER_PYTHON, "a Python with mini-racer of PyPI: RACER_PYTHON=…"),
     "boehm": ("guile", "guile-3.0"),
     "slapd": ("slapd", "slapd"),
     "lmdb": ("/usr/lib/python3/dist-packages/lmdb/__init__.py", "python3-lmdb"),
+    "gforth": ("gforth", "gforth"),
+    "luajit": ("luajit", "luajit"),
+    "swipl": ("swipl", "swi-prolog-nox"),
     "mono": ("mcs", "mono-runtime mono-mcs"),
     "chez": ("racket", "racket"),
     "memcached": (MEMCACHED, "memcached, built with symbols"),
@@ -389,7 +403,7 @@ def main():
             group = case.rule.split(".")[0]
             if options.rules and not {case.rule, group} & set(options.rules):
                 continue
-            what, package = NEEDS[group]
+            what, package = NEEDS.get(case.rule) or NEEDS[group]
             if not (shutil.which(what) or os.path.exists(what)):
                 print(f"SKIP {case.rule}: {what} is not here (apt-get install {package})", flush=True)
                 continue

@@ -4,7 +4,7 @@ use super::model::{Change, NotTried};
 use crate::report::model::{Fix, Process};
 use crate::report::units::exact_size;
 use crate::report::{Placed, Report, option_lists, option_separator, place_option};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One setting, as strict as it can be read from a report's `knob`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +27,8 @@ pub struct Advice {
     pub saves_rss: u64,
     /// VIRT and RSS of that, by finding.
     of: BTreeMap<usize, (u64, u64)>,
+    /// Of the memory that it is about.
+    pub categories: BTreeSet<String>,
 }
 
 /// What settings promise together, VIRT and RSS: what one of them takes of a finding another one cannot take again.
@@ -133,7 +135,9 @@ pub fn advice(report: &Report, environment: &dyn Fn(&str) -> Option<String>) -> 
         let first = number;
         number += process.findings.len();
         let findings = (first..).zip(&process.findings);
-        for (finding, fix) in findings.flat_map(|(n, finding)| finding.fix.iter().map(move |fix| (n, fix))) {
+        let fixes =
+            findings.flat_map(|(n, finding)| finding.fix.iter().map(move |fix| (n, &*finding.category, fix)));
+        for (finding, category, fix) in fixes {
             let promises = fix.saves_virt > 0 || fix.saves_rss > 0;
             match Setting::parse(&fix.knob, &started) {
                 // of a program that the command starts: what that is started with is not ours to say
@@ -141,7 +145,7 @@ pub fn advice(report: &Report, environment: &dyn Fn(&str) -> Option<String>) -> 
                     let why = "an argument of a program that the command starts";
                     not_tried(&mut advised.not_tried, fix, why);
                 }
-                Some(setting) => tried(&mut advised.settings, setting, (finding, fix)),
+                Some(setting) => tried(&mut advised.settings, setting, (finding, category, fix)),
                 None if promises => {
                     let why = "a change of the program or of how it is started, not of its environment";
                     not_tried(&mut advised.not_tried, fix, why);
@@ -169,15 +173,17 @@ fn is_advised(process: Option<&Process>, fix: &Fix) -> bool {
     process.is_some_and(|p| p.findings.iter().flat_map(|f| &f.fix).any(|own| own.knob == fix.knob))
 }
 
-fn tried(settings: &mut Vec<Advice>, setting: Setting, (finding, fix): (usize, &Fix)) {
+fn tried(settings: &mut Vec<Advice>, setting: Setting, (finding, category, fix): (usize, &str, &Fix)) {
     let at = settings.iter().position(|known| known.setting == setting);
     let at = at.unwrap_or_else(|| {
-        settings.push(Advice { setting, saves_virt: 0, saves_rss: 0, of: BTreeMap::new() });
+        let (of, categories) = (BTreeMap::new(), BTreeSet::new());
+        settings.push(Advice { setting, saves_virt: 0, saves_rss: 0, of, categories });
         settings.len() - 1
     });
     if let Some(advice) = settings.get_mut(at) {
         advice.saves_virt = advice.saves_virt.saturating_add(fix.saves_virt);
         advice.saves_rss = advice.saves_rss.saturating_add(fix.saves_rss);
+        advice.categories.insert(category.to_owned());
         let own = advice.of.entry(finding).or_default();
         *own = (own.0.saturating_add(fix.saves_virt), own.1.saturating_add(fix.saves_rss));
     }

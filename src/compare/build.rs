@@ -8,6 +8,7 @@ use super::output::Output;
 use super::spread::Spread;
 use crate::report::Report;
 use crate::report::model::Process;
+use std::collections::BTreeSet;
 
 /// What is kept of one run's report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -49,6 +50,8 @@ pub struct SideRuns {
     pub failure: Option<Failure>,
     /// Bytes of VIRT and of RSS that advice promised to save.
     pub promised: Option<(u64, u64)>,
+    /// The categories of memory that the promise is about.
+    pub promised_of: BTreeSet<String>,
 }
 
 /// Fills in the sides of `frame`; the first is what the others are held against.
@@ -104,7 +107,11 @@ fn effect(base: (&Side, &SideRuns), side: (&Side, &SideRuns)) -> Option<Effect> 
         pair: [before.row.order, after.row.order],
         total,
         categories,
-        promise: side.1.promised.map(|promised| promise(promised, base.0, side.0)),
+        promise: side.1.promised.map(|promised| {
+            let own =
+                of_categories(base.1, &side.1.promised_of).zip(of_categories(side.1, &side.1.promised_of));
+            promise(promised, (base.0, side.0), own)
+        }),
     })
 }
 
@@ -121,7 +128,21 @@ fn typical<'a>((side, runs): (&Side, &'a SideRuns)) -> Option<&'a Run> {
     })
 }
 
-fn promise((saves_virt, saves_rss): (u64, u64), base: &Side, side: &Side) -> Promise {
+/// VIRT of these categories over the runs.
+fn of_categories(side: &SideRuns, ids: &BTreeSet<String>) -> Option<Spread> {
+    let sum = |run: &Run| {
+        run.causes.iter().filter(|cause| ids.contains(&cause.category)).map(|cause| cause.virt).sum()
+    };
+    Spread::of(side.runs.iter().map(sum).collect()).filter(|_| !ids.is_empty())
+}
+
+/// `own`: VIRT of the memory that the promise is about. Where all of VIRT differs by more from run to run than the setting
+/// changes (one arena is 64 MiB, and threads need one more or less as they are scheduled), that decides.
+fn promise(
+    (saves_virt, saves_rss): (u64, u64),
+    (base, side): (&Side, &Side),
+    own: Option<(Spread, Spread)>,
+) -> Promise {
     let of = |id: &str| Some((*base.figures.get(id)?, *side.figures.get(id)?));
     let saved = |pair: Option<(Spread, Spread)>| pair.map(|(a, b)| a.change(b).saturating_neg());
     let (virt, rss) = (of("virt"), of("rss"));
@@ -137,12 +158,16 @@ fn promise((saves_virt, saves_rss): (u64, u64), base: &Side, side: &Side) -> Pro
         };
         (promised > 0 || saves_virt + saves_rss == 0).then(|| pair.map_or(Kept::Unknown, of))
     };
+    let in_noise = virt.is_some_and(|(a, b)| a.verdict(b) == super::spread::Verdict::WithinNoise);
+    let decides = |(a, _): (Spread, Spread)| in_noise && saves_virt >= a.median / 100;
+    let own = own.filter(|_| !void && saves_virt > 0);
     Promise {
         saves_virt,
         saves_rss,
         saved_virt: saved(virt).filter(|_| !void).unwrap_or_default(),
         saved_rss: saved(rss).filter(|_| !void),
-        virt_verdict: kept(saves_virt, virt),
+        saved_own: own.map(|(a, b)| a.change(b).saturating_neg()),
+        virt_verdict: kept(saves_virt, own.filter(|_| virt.is_some_and(decides)).or(virt)),
         rss_verdict: kept(saves_rss, rss),
     }
 }
@@ -206,6 +231,36 @@ mod tests {
         assert_eq!(of(&[1000, 1000], &[996, 996]), Kept::NoEffect);
         assert_eq!(of(&[1000, 1000], &[1200, 1200]), Kept::MadeItWorse);
         assert_eq!(of(&[1000, 1200], &[900, 1100]), Kept::NoEffect);
+    }
+
+    /// An arena more or less is no fault of the setting; one of each run with it may be.
+    #[test]
+    fn what_differs_from_run_to_run_does_not_hide_what_was_saved() {
+        let side = |runs: &[(u64, u64)]| SideRuns {
+            runs: runs
+                .iter()
+                .map(|&(stacks, arenas)| {
+                    let cause =
+                        |category: &str, virt| Cause { category: category.into(), virt, ..Cause::default() };
+                    let figures = Figures { virt: stacks + arenas, ..Figures::default() };
+                    let causes = vec![cause("thread-stack", stacks), cause("glibc-arena", arenas)];
+                    Run { row: RunRow { figures, ..RunRow::default() }, causes, ..Run::default() }
+                })
+                .collect(),
+            promised: Some((20, 0)),
+            promised_of: ["thread-stack".to_owned()].into(),
+            ..SideRuns::default()
+        };
+        let kept = |a: &[(u64, u64)], b: &[(u64, u64)]| {
+            let sides = compare(Comparison::default(), vec![side(a), side(b)]).sides;
+            let promise =
+                sides[1].effect.as_ref().and_then(|effect| effect.promise.clone()).expect("a promise");
+            (promise.saved_own, promise.virt_verdict)
+        };
+        let before = [(20, 64), (20, 128), (20, 64)];
+        assert_eq!(kept(&before, &[(0, 64), (0, 128), (0, 128)]), (Some(20), Some(Kept::Holds)));
+        assert_eq!(kept(&before, &[(20, 0), (20, 64), (20, 128)]), (Some(0), Some(Kept::NoEffect)));
+        assert_eq!(kept(&before, &[(0, 192), (0, 192), (0, 192)]), (Some(20), Some(Kept::MadeItWorse)));
     }
 
     fn run(order: u32, virt: u64, rss: Option<u64>) -> Run {

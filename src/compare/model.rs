@@ -139,6 +139,8 @@ pub struct Promise {
     pub saved_virt: i64,
     /// null where residency is not known.
     pub saved_rss: Option<i64>,
+    /// VIRT of the categories that the promise is about; null where nothing was promised.
+    pub saved_own: Option<i64>,
     /// null where nothing was promised for it.
     pub virt_verdict: Option<Kept>,
     pub rss_verdict: Option<Kept>,

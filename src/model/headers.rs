@@ -20,6 +20,7 @@ pub enum Headers {
     Groups(GroupHeaders),
     Pages(PageHeaders),
     Chains(ChainHeaders),
+    Bookkeeping(BookkeepingHeaders),
 }
 
 /// Of an allocator whose arenas and large blocks begin with headers of their own.
@@ -100,4 +101,17 @@ pub struct ChainHeaders {
     pub sizes: (u64, u64),
     /// The block after it, 0 for the last one of a chain; None if it is no such header.
     pub next: fn(&[u8; CHAIN_HEADER]) -> Option<Addr>,
+}
+
+/// Bytes of the header of a block of bookkeeping that are read.
+pub const BOOKKEEPING_HEADER: usize = 40;
+
+/// Of an allocator that keeps its bookkeeping in blocks of their own, each at a multiple of their unit, and with a header
+/// that says how long it is and what is left of it.
+#[derive(Clone, Copy, Debug)]
+pub struct BookkeepingHeaders {
+    pub may_hold: fn(&Mapping) -> bool,
+    pub unit: u64,
+    /// The length of the block at this address, if this is its header.
+    pub block_len: fn(Addr, &[u8; BOOKKEEPING_HEADER]) -> Option<u64>,
 }

@@ -4,8 +4,9 @@
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::headers::{
-    ARENA_HEADER, BLOCK_HEADER, CHAIN_HEADER, ChainHeaders, GroupHeaders, GroupTable, Headers, MallocHeaders,
-    PAGE_DESCRIPTION, POOL_HEADER, PageHeaders, PoolHeaders,
+    ARENA_HEADER, BLOCK_HEADER, BOOKKEEPING_HEADER, BookkeepingHeaders, CHAIN_HEADER, ChainHeaders,
+    GroupHeaders, GroupTable, Headers, MallocHeaders, PAGE_DESCRIPTION, POOL_HEADER, PageHeaders,
+    PoolHeaders,
 };
 use crate::model::observation::{Block, BlockKind, HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
@@ -53,6 +54,7 @@ pub(super) fn read_blocks(of: Target<'_>, headers: &[Headers]) -> Vec<Block> {
             Headers::Groups(headers) => groups(of, headers),
             Headers::Pages(headers) => object_pages(of, headers, &blocks),
             Headers::Chains(headers) => chained_arenas(of, headers, &blocks),
+            Headers::Bookkeeping(headers) => bookkeeping(of, headers, &blocks),
         };
         blocks.extend(found);
         // Of two that overlap the first one holds the other: it is what a program has left there.
@@ -223,6 +225,28 @@ fn object_pages(of: Target<'_>, headers: &PageHeaders, known: &[Block]) -> Vec<B
         Some(Block { range: AddrRange::from_len(*at, len), kind: BlockKind::ObjectPage })
     });
     pages.collect()
+}
+
+/// Blocks of bookkeeping; one that is longer than what is mapped there is none.
+fn bookkeeping(of: Target<'_>, headers: &BookkeepingHeaders, known: &[Block]) -> Vec<Block> {
+    let unit = headers.unit;
+    let units = |range: AddrRange| {
+        let first = range.start.saturating_add(unit - 1).align_down(unit);
+        (first.0..range.end.0).step_by(unit as usize).map(move |at| (Addr(at), range.end.0 - at))
+    };
+    let holding = of.mappings.iter().filter(|mapping| (headers.may_hold)(mapping));
+    let places = holding.flat_map(|mapping| units(mapping.range));
+    let places = places.filter(|(at, rest)| *rest >= unit && is_touched(of.residency, *at));
+    let places: Vec<(Addr, u64)> = places.take(MAX_BLOCKS.saturating_sub(known.len())).collect();
+    let starts: Vec<Addr> = places.iter().map(|(at, _)| *at).collect();
+    let Ok(read) = memory::read_pieces::<BOOKKEEPING_HEADER>(of.dir, of.tid, &starts) else {
+        return Vec::new();
+    };
+    let blocks = places.iter().zip(read).filter_map(|(&(at, rest), header)| {
+        let len = (headers.block_len)(at, &header?).filter(|len| *len <= rest)?;
+        Some(Block { range: AddrRange::from_len(at, len), kind: BlockKind::Bookkeeping })
+    });
+    blocks.collect()
 }
 
 /// Arenas all of whose blocks lead to other blocks of the same arena.

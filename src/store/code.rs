@@ -34,6 +34,8 @@ struct Row {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     chained_arenas: Vec<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bookkeeping: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     group_tables: Vec<(u64, u64)>,
     /// As `ThreadBlocks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -96,6 +98,7 @@ pub(super) fn write(
         groups: of(BlockKind::Group),
         object_pages: of(BlockKind::ObjectPage),
         chained_arenas: of(BlockKind::ChainedArena),
+        bookkeeping: of(BlockKind::Bookkeeping),
         group_tables: of(BlockKind::GroupTable),
         bss: code.bss.iter().map(pair).collect(),
         loader_data: code.loader_data.as_ref().map(|all| all.iter().map(|at| at.0).collect()),
@@ -131,6 +134,7 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
     blocks.extend(of(&row.groups, BlockKind::Group));
     blocks.extend(of(&row.object_pages, BlockKind::ObjectPage));
     blocks.extend(of(&row.chained_arenas, BlockKind::ChainedArena));
+    blocks.extend(of(&row.bookkeeping, BlockKind::Bookkeeping));
     blocks.extend(of(&row.group_tables, BlockKind::GroupTable));
     blocks.sort_unstable_by_key(|block| block.range);
     let code = CodeMarks {

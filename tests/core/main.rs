@@ -14,6 +14,7 @@ mod attribution {
     mod footprint;
     mod role;
     mod rules;
+    mod stacks;
     mod system;
     mod world;
 }

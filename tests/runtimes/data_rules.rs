@@ -75,6 +75,47 @@ fn the_heap_of_sbcl_is_recognised_by_the_function_that_reserved_it() {
     assert!(tested.contains("sbcl.dynamic-space "), "{tested}");
 }
 
+/// Of interpreters whose functions have no names: the file alone maps memory for one purpose, or an exported function did.
+#[test]
+fn memory_of_gforth_luajit_and_prolog_is_recognised_by_whose_code_mapped_it() {
+    const TEST: &str = "memory_of_gforth_luajit_and_prolog_is_recognised_by_whose_code_mapped_it";
+    const LUA: &str = "t = {} for i = 1, 100000 do t[i] = {i} end os.exit(0)";
+    const PROLOG: &str = "numlist(1, 300000, L), length(L, _)";
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    // so many bytes at least, and the setting with what it saves at least
+    type Case<'a> = (&'a str, &'a [&'a str], u64, Option<(&'a str, u64)>);
+    let cases: [Case<'_>; 3] = [
+        (
+            "gforth.dictionary",
+            &["gforth", "-e", "bye"],
+            7 * MIB,
+            Some(("gforth --dictionary-size=1M", 6 * MIB)),
+        ),
+        // 100,000 tables with an element each have more than 64 bytes
+        ("luajit.heap", &["luajit", "-e", LUA], 6 * MIB, None),
+        // three words each, in two cells of a list
+        ("swipl.stacks", &["swipl", "-g", PROLOG, "-t", "halt"], 300_000 * 24, None),
+    ];
+    for (rule, command, least, setting) in cases {
+        if skip_without(TEST, &format!("/usr/bin/{}", command[0])) {
+            continue;
+        }
+        let (findings, tested) = found(command);
+        let virt: u64 =
+            findings.iter().filter(|f| text(f, "rule") == rule).map(|finding| number(finding, "virt")).sum();
+        assert!(virt >= least && virt < 4 * least, "{rule}: {virt} of {least}");
+        let fixes = list(of(&findings, rule), "fix");
+        assert_eq!(fixes.len(), usize::from(setting.is_some()), "{fixes:?}");
+        if let Some((knob, saves)) = setting {
+            assert_eq!(text(&fixes[0], "knob"), knob);
+            assert!(number(&fixes[0], "saves_virt") >= saves, "{fixes:?}");
+        }
+        assert!(tested.contains(rule), "{tested}");
+    }
+}
+
 /// SBCL maps the stacks of its threads itself: its own option sizes them, and no limit does.
 #[test]
 fn threads_of_sbcl_get_the_option_that_sizes_them() {

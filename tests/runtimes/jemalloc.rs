@@ -140,3 +140,37 @@ fn narenas_is_promised_of_arenas_that_it_limits() {
     assert_eq!((promised, no_help), (0, true));
     assert!(before >= 16 << 20 && after == before, "{before} to {after}");
 }
+
+/// Its bookkeeping is the same memory whether its functions have names, or only the headers of the blocks say so.
+#[test]
+fn bookkeeping_is_told_from_extents_in_stripped_programs() {
+    const TEST: &str = "bookkeeping_is_told_from_extents_in_stripped_programs";
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let library = ["-l:libjemalloc_pic.a", "-lm", "-lstdc++", "-ldl"];
+    let stripped = [&library[..], &["-s"]].concat();
+    let of = |name: &str, arguments: &[&str]| program_by((name, "jemalloc_arenas"), "gcc", arguments).ok();
+    let (Some(named), Some(stripped)) =
+        (of("jemalloc_arenas-static", &library), of("jemalloc_arenas-stripped", &stripped))
+    else {
+        return skip(TEST, "no libjemalloc_pic.a (libjemalloc-dev)");
+    };
+    let own = |path: &std::path::Path| {
+        let audited = audit(&[], &[path.to_str().expect("UTF-8"), "made"]);
+        let process = audited.report().first();
+        let is_own = |finding: &&Value| finding["title"] == "jemalloc's own bookkeeping";
+        let own: Vec<Value> = list(process, "findings").iter().filter(is_own).cloned().collect();
+        let promised =
+            own.iter().flat_map(|finding| list(finding, "fix")).map(|fix| number(fix, "saves_virt")).sum();
+        (own.iter().map(|finding| number(finding, "virt")).sum::<u64>(), promised, bookkeeping(process).2)
+    };
+    let (with_names, _, all) = own(&named);
+    let (without, promised, again): (u64, u64, u64) = own(&stripped);
+    assert!(with_names >= 16 << 20, "{with_names}: eight arenas");
+    assert_eq!(
+        (without, again, promised),
+        (with_names, all, 0),
+        "the program made them: nothing is promised"
+    );
+}

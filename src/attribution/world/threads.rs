@@ -85,6 +85,27 @@ impl<'a> Threads<'a> {
         }
     }
 
+    /// How many stacks the C library keeps for the next threads, and their bytes. None where its lists are not known.
+    pub fn cached(&self) -> Option<(u64, u64)> {
+        let cached = &self.seen.thread_blocks.lists.as_ref()?.cached;
+        let mappings = cached.iter().filter_map(|block| Mapping::holding(&self.seen.mappings, *block));
+        Some((cached.len() as u64, mappings.map(|mapping| mapping.range.len()).sum()))
+    }
+
+    /// Living threads but the first one.
+    pub fn living(&self) -> u64 {
+        self.live.len() as u64
+    }
+
+    /// How many stacks threads had at the same time at most: those have different addresses, whether somebody has joined
+    /// their threads or not. None where it is not known where each began, as after an attachment.
+    pub fn stacks_at_once(&self) -> Option<u64> {
+        let others = self.known.iter().filter(|thread| thread.tid != thread.pid);
+        let known = !self.known.is_empty() && others.clone().all(|thread| thread.initial_sp.is_some());
+        let places: HashSet<Addr> = others.filter_map(|thread| thread.initial_sp).collect();
+        known.then_some(places.len() as u64)
+    }
+
     /// The C library says which stacks it was given.
     pub fn given_known(&self) -> bool {
         self.seen.thread_blocks.lists.is_some()

@@ -70,6 +70,8 @@ pub enum BlockKind {
     ObjectPage,
     /// An arena full of blocks that are chained to each other.
     ChainedArena,
+    /// What an allocator keeps of its own: a block with a header that says how long it is.
+    Bookkeeping,
     /// Where such descriptions lie, read whole: what they do not describe is not the allocator's.
     GroupTable,
 }

@@ -211,6 +211,12 @@ fn cost(promise: &Promise, (base, side): (&Side, &Side), effect: &Effect) -> Str
     if !noise.is_empty() {
         changed.push(format!("within the noise: {}", noise.join(", ")));
     }
+    // what is no fault of the setting, or goes along with it
+    if let Some(own) =
+        promise.saved_own.filter(|own| own.abs_diff(promise.saved_virt) > promise.saves_virt / 10)
+    {
+        changed.insert(0, format!("of the memory that it is about: {}", saving(own)));
+    }
     if changed.is_empty() { "nothing else changed".to_owned() } else { changed.join(" · ") }
 }
 

@@ -249,3 +249,69 @@ fn a_threshold_is_advised_where_large_blocks_may_be() {
     assert_eq!(heap(100 * KIB, 4 * KIB), (false, true));
     assert_eq!(heap(128 * KIB, 124 * KIB), (false, false), "not worth a knob");
 }
+
+/// A header proves which of jemalloc's memory is its own bookkeeping, where functions have no names: who made its arenas is
+/// not known then, and nothing is promised of fewer.
+#[test]
+fn bookkeeping_of_jemalloc_is_known_by_its_header() {
+    const HUGE: u64 = 2 * MIB;
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!__mmap", "program!", "program!"]);
+    for _ in 0..2 {
+        case.mmap(PID, HUGE, (RW, ANON | NORESERVE), stack);
+    }
+    let origin = case.mmap(PID, HUGE, (RW, ANON | NORESERVE), stack);
+    case.vma((AT, AT + HUGE), "rw-p", "", Origin::Event(origin));
+    let snapshot = (AT + 8 * HUGE, AT + 16 * HUGE);
+    case.vma(snapshot, "rw-p", "", Origin::Preexisting);
+    let kind = BlockKind::Bookkeeping;
+    let headers = [AT, snapshot.0, snapshot.0 + 2 * HUGE, snapshot.0 + 3 * HUGE, snapshot.0 + 6 * HUGE];
+    let blocks = headers.map(|at| Block { range: AddrRange::from_len(Addr(at), HUGE), kind });
+    case.observations.blocks = blocks.to_vec();
+    let found = case.attribute();
+    let own: Vec<&_> = found.pieces.iter().filter(|piece| piece.part == "jemalloc base (metadata)").collect();
+    let evidence: Vec<_> = own.iter().map(|piece| (piece.range.start.0, piece.evidence.as_str())).collect();
+    assert_eq!(evidence, headers.map(|at| (at, "header")));
+    let finding =
+        found.findings.iter().find(|f| f.title == "jemalloc's own bookkeeping").expect("one finding");
+    let narenas = finding.fix.iter().find(|fix| fix.knob == "MALLOC_CONF=narenas:1").expect("a setting");
+    assert_eq!((narenas.saves_virt, finding.fix.len()), (0, 1), "{:?}", finding.fix);
+}
+
+/// What V8 reserves beside its sandbox is told by the functions that do: neither pages of the heap, nor the cage of
+/// compressed pointers, which lies inside of it.
+#[test]
+fn ranges_of_v8_are_what_their_functions_say() {
+    let part = |function: &str| {
+        let mut case = Case::new();
+        let function = format!("libv8.so!v8::internal::{function}");
+        let stack = case.stack(&[
+            "libc.so.6!__mmap",
+            "libv8.so!v8::base::OS::Allocate",
+            "libv8.so!v8::internal::VirtualMemoryCage::InitReservation",
+            &function,
+            "libv8.so!v8::internal::IsolateGroup::Initialize",
+        ]);
+        let origin = case.mmap(PID, GIB, (NONE, ANON | NORESERVE), stack);
+        case.vma((AT, AT + GIB), "---p", "", Origin::Event(origin));
+        case.attribute().pieces[0].part
+    };
+    assert_eq!(part("TrustedRange::InitReservation"), "reserved as a whole");
+    assert_eq!(part("ExternalEntityTable<v8::internal::JSDispatchEntry>::Initialize"), "pointer tables");
+    assert_eq!(
+        part("SegmentedTable<v8::internal::wasm::WasmCodePointerTableEntry>::Initialize"),
+        "reserved as a whole"
+    );
+    assert_eq!(part("PtrComprCage::Initialize"), "cage of compressed pointers");
+    assert_eq!(part("CodeRange::InitReservation"), "code range");
+    let mut case = Case::new();
+    let cppgc = [
+        "libc.so.6!__mmap",
+        "libv8.so!v8::base::OS::Allocate",
+        "libv8.so!cppgc::internal::CagedHeap::CagedHeap",
+    ];
+    let stack = case.stack(&cppgc);
+    let origin = case.mmap(PID, 16 * GIB, (NONE, ANON | NORESERVE), stack);
+    case.vma((AT, AT + 16 * GIB), "---p", "", Origin::Event(origin));
+    assert_eq!(case.attribute().pieces[0].part, "cage of the heap of C++ objects");
+}

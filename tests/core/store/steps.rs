@@ -208,6 +208,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             Block { range: AddrRange::from_len(Addr(0xc000), 0x2000), kind: BlockKind::Group },
             Block { range: AddrRange::from_len(Addr(0x10000), 0x10000), kind: BlockKind::ObjectPage },
             Block { range: AddrRange::from_len(Addr(0x20000), 0x10000), kind: BlockKind::ChainedArena },
+            Block { range: AddrRange::from_len(Addr(0x30000), 0x10000), kind: BlockKind::Bookkeeping },
         ],
         code: CodeMarks {
             bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],

@@ -140,6 +140,9 @@ impl Runs<'_> {
         let settings: Vec<_> = advised.iter().map(|advice| &advice.setting).collect();
         let change = advice::change(&base.change, &settings, &|name| base.variable(name));
         self.add(base.with(change), Some(advice::together(advised.iter().copied())));
+        if let Some(side) = self.results.last_mut() {
+            side.promised_of = advised.iter().flat_map(|advice| advice.categories.iter().cloned()).collect();
+        }
     }
 
     /// Before the settings are tried together for the first time: what made the command fail alone is left out.

@@ -2,6 +2,7 @@
 
 use super::{BASE, RETAINED, plain_name};
 use crate::attribution::callpath::Line;
+use crate::attribution::category::Evidence;
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::{count_word, size};
@@ -16,6 +17,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let retained = group.part(RETAINED);
     let base = group.part(BASE);
     let only_base = base.virt == group.footprint.virt;
+    let by_header = group.pieces.iter().any(|piece| piece.evidence == Evidence::Header);
     let unused = group.unused();
     let variable = setting(group, world);
     let purged = group.footprint.purged > 0;
@@ -40,10 +42,18 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         let why = "the program made these arenas itself (mallctl, arenas.create): it limits those that jemalloc makes";
         advice = advice.wont(&format!("{variable}=narenas:1"), why);
     } else if only_base && group.instances > 4 {
-        advice = advice.fix(
-            Fix::new(&format!("{variable}=narenas:1"), unused / group.instances * (group.instances - 1), 0)
-                .note("at most: each arena has its own, and one stays; threads that share one wait for each other"),
-        );
+        // who made an arena only its call shows
+        let (saves, note) = match by_header {
+            true => (
+                0,
+                "each arena has its own; how many of them jemalloc made itself is not known, and only those get fewer",
+            ),
+            false => {
+                let note = "at most: each arena has its own, and one stays; threads that share one wait for each other";
+                (unused / group.instances * (group.instances - 1), note)
+            }
+        };
+        advice = advice.fix(Fix::new(&format!("{variable}=narenas:1"), saves, 0).note(note));
     }
     if !variable.split(" or ").any(|name| name == USUAL_SETTING) {
         advice = advice.wont(USUAL_SETTING, &format!("this copy of jemalloc reads {variable}"));

@@ -5,17 +5,21 @@
 //! tikv-jemallocator).
 
 mod advice;
+mod base;
 mod extents;
 
 use super::mimalloc::{is_hinted, may_be_arena};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
+use crate::attribution::category::{Category, CategoryInfo, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::About;
+use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
-use crate::model::{Mapping, Prot, Sign};
+use crate::model::headers::Headers;
+use crate::model::observation::BlockKind;
+use crate::model::{Addr, Mapping, Prot, Sign};
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -136,6 +140,10 @@ impl Rule for JemallocRule {
         "jemalloc"
     }
 
+    fn headers(&self) -> &'static [Headers] {
+        &[Headers::Bookkeeping(base::HEADERS)]
+    }
+
     fn arenas(&self) -> Option<ReadArenas> {
         Some(extents::read)
     }
@@ -182,7 +190,7 @@ impl Rule for JemallocRule {
         is_jemalloc(line)
     }
 
-    fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
+    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path?;
         let own = path.run(at, is_jemalloc);
         let entry = (at + own.len()).saturating_sub(1);
@@ -191,7 +199,25 @@ impl Rule for JemallocRule {
             return dss.then(|| Claim::new(JEMALLOC, Evidence::Stack, "dss (brk)"));
         }
         let base = own.iter().any(|l| plain_name(l).is_some_and(|n| BASE_MAKERS.contains(&n)));
+        // of a stripped library only its name is known
+        if let Some(by_header) = self.by_header(subject, world).filter(|_| !base) {
+            return Some(by_header);
+        }
         Some(claim(Evidence::Stack, if base { BASE } else { EXTENT }, entry))
+    }
+
+    /// Where functions have no names, or no call was seen.
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let block = world.block_at(subject.range.start, BlockKind::Bookkeeping)?;
+        let own = subject.is_private_anonymous() && block.contains_range(subject.range);
+        let own = own && subject.region.prot == Prot::RW;
+        let claim = Claim::new(JEMALLOC, Evidence::Header, BASE).merge(Merge::ByKind(BASE));
+        own.then(|| claim.instance(Instance::At(block.start)))
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        let blocks = world.blocks_in(region.range, BlockKind::Bookkeeping);
+        blocks.flat_map(|block| [block.start, block.end]).collect()
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {

@@ -8,13 +8,15 @@ use crate::attribution::findings::Fix;
 use crate::attribution::footprint::Footprint;
 use crate::attribution::rules::glibc::{MARK, is_libc};
 use crate::attribution::rules::{Advice, Group, RULES, World};
-use crate::attribution::units::exact_size;
+use crate::attribution::units::{exact_size, size};
 
 /// glibc keeps stacks of this many bytes in all (nptl/allocatestack.c).
 const CACHE: u64 = 40 << 20;
 /// The size that advice is about.
 const SMALL: u64 = 1 << 20;
 
+/// How the notes below begin.
+const FIGURE: &str = "figure for 1 MiB stacks";
 const LIMIT: &str = "ulimit -s 1024 (or pthread_attr_setstacksize)";
 const UNLESS_OWN: &str =
     "figure for 1 MiB stacks, if the program sets no size itself; too small a stack crashes the program";
@@ -197,6 +199,13 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
             },
         });
     }
+    if kept > 0 {
+        let counted = format!(
+            "{FIGURE}, of which the C library then keeps up to {} more for the next threads",
+            size(kept)
+        );
+        out.iter_mut().for_each(|fix| fix.note = fix.note.replacen(FIGURE, &counted, 1));
+    }
     out
 }
 
@@ -312,14 +321,17 @@ fn keeps_stacks(group: &Group<'_>, world: &World<'_>) -> bool {
     world.has_file(is_libc) || world.has_mark(MARK) || by_path()
 }
 
-/// A full cache holds more of smaller stacks: what those would take that do not fit now.
+/// A full cache holds more of smaller stacks: what those of this group would take that do not fit now. All of the process
+/// share one cache, whoever made them.
 fn kept_instead(group: &Group<'_>, world: &World<'_>, each: u64) -> u64 {
-    let cached = group.part(CACHED).virt;
-    if cached == 0 || cached.saturating_add(each) < CACHE {
+    let own = group.instances_with(CACHED);
+    let (all, held) = world.threads.cached().unwrap_or((own, group.part(CACHED).virt));
+    if own == 0 || held.saturating_add(each) < CACHE {
         return 0;
     }
-    let threads = &world.input.reconciled.threads;
-    let exited = threads.iter().filter(|t| t.exited_ns.is_some() && t.initial_sp.is_some()).count() as u64;
-    let kept = exited.min(CACHE / SMALL);
-    kept.saturating_sub(group.instances_with(CACHED)) * SMALL
+    // those that were there at once, as far as they fit
+    let (fits, living) = (CACHE / SMALL, world.threads.living());
+    let kept = world.threads.stacks_at_once().map_or(fits, |most| most.saturating_sub(living).min(fits));
+    let more = kept.saturating_sub(all).saturating_mul(SMALL);
+    more.saturating_mul(own).div_ceil(all.max(own))
 }

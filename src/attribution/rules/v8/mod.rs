@@ -127,7 +127,14 @@ impl Rule for V8Rule {
         let laid_out = world.surveyed(ID, subject.range.start);
         // both are cages to V8: the one of an isolate's code, and the one of a group's heap
         let (cage, of_group) = (any(&["VirtualMemoryCage"]), any(&["IsolateGroup", "PtrComprCage"]));
-        let part = if any(&["CodeRange"]) || (cage && !of_group) {
+        let part = if any(&["CagedHeap"]) {
+            CPPGC
+        } else if any(&["ExternalEntityTable", "ExternalPointerTable"]) {
+            TABLES
+        } else if any(&["TrustedRange", "SegmentedTable"]) {
+            // beside the sandbox: what JavaScript must not write to
+            RESERVED
+        } else if any(&["CodeRange"]) || (cage && !of_group) {
             CODE_RANGE
         } else if cage {
             POINTERS
