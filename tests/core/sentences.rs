@@ -67,7 +67,9 @@ pub fn table() -> String {
          (`scripts/prove.sh --sentences` tries them again; Debian 12, 2 processors). MiB of the category over all \
          processes. A `fix` *holds* where nine tenths of what it promised were saved, and *helps* where nothing was \
          promised and a hundredth was; a `not` *holds* where VIRT changed by less than a twentieth; a `why` is *seen* where \
-         the report on the program says it. The others are not proven.\n\n\
+         the report on the program says it. The others are not proven: they need Android's C library, a device of CUDA or \
+         ROCm, V8 with compressed pointers and no sandbox, or an older kernel (the rings of io_uring are all resident \
+         here, and nothing is found of what is).\n\n\
          | rule | category | | begins with | on | promised | VIRT saved | RSS saved | |\n|---|---|---|---|---|---:|---:|---:|---|\n",
         all.len()
     );
