@@ -206,6 +206,9 @@ def command_of(bench, tracer, words):
         memray = os.environ.get("MEMRAY") or shutil.which("memray")
         # The same interpreter for all.
         python = os.path.join(os.path.dirname(memray), "python3") if memray else "python3"
+        # Not a script that starts it: heaptrack takes its library out of the environment of what it is in.
+        said = subprocess.run([python, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=True)
+        python = said.stdout.strip()
         script = os.path.join(bench.folder, "nodes.py")
         with open(script, "w", encoding="utf-8") as file:
             file.write(PYTHON)
