@@ -101,15 +101,50 @@ fn joined(frames: &[&Frame], picked: &[usize]) -> String {
 fn name(frame: &Frame) -> String {
     let module = || truncated(&clean(&frame.module), 20);
     match (&frame.symbol, &frame.function_start) {
+        (Some(symbol), _) if frame.managed && symbol.starts_with('<') => {
+            truncated(&clean(&format!("{symbol}{}", place(frame))), 48)
+        }
         (Some(symbol), _) => truncated(&clean(symbol), 36),
         (None, Some(start)) => format!("{} fn@{}", module(), clean(start)),
         (None, None) => format!("{} +{}", module(), clean(&frame.offset)),
     }
 }
 
+/// Where code is that its language gives no name (`<module>`, `<lambda>`): of the file's path as much as says which it is.
+fn place(frame: &Frame) -> String {
+    let Some(file) = &frame.file else { return String::new() };
+    let parts: Vec<&str> = file.rsplit('/').take(2).collect();
+    let file = match parts[..] {
+        ["__init__.py", folder] => format!("{folder}/__init__.py"),
+        [name, ..] => name.to_owned(),
+        [] => String::new(),
+    };
+    frame.line.map_or_else(|| format!(" {file}"), |line| format!(" {file}:{line}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_without_a_name_has_its_place() {
+        let frame = |symbol: &str, file: Option<&str>, line| Frame {
+            module: "elsewhere".to_owned(),
+            symbol: Some(symbol.to_owned()),
+            file: file.map(str::to_owned),
+            line,
+            managed: true,
+            ..Frame::default()
+        };
+        let named = |file, line| name(&frame("<module>", file, line));
+        assert_eq!(named(Some("/srv/app/load.py"), Some(8)), "<module> load.py:8");
+        assert_eq!(named(Some("/usr/lib/python3.11/json/__init__.py"), None), "<module> json/__init__.py");
+        assert_eq!(named(Some("__init__.py"), Some(1)), "<module> __init__.py:1");
+        assert_eq!(named(None, Some(1)), "<module>");
+        assert_eq!(name(&frame("load", Some("/srv/app/load.py"), Some(8))), "load");
+        let native = Frame { managed: false, ..frame("<T as U>::new", Some("u.rs"), Some(8)) };
+        assert_eq!(name(&native), "<T as U>::new");
+    }
 
     fn stack(names: &[&str]) -> Stack {
         let frame = |name: &&str| Frame {
