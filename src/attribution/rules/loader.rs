@@ -235,11 +235,8 @@ fn loader_data<'a>(world: &World<'a>) -> Option<&'a Vec<Addr>> {
 /// What is mapped later lies lower, and may be one VMA with what the loader allocated.
 fn first_page_of_loader(region: &Region, world: &World<'_>) -> Option<Addr> {
     let range = region.range;
-    // its variables hold the list of threads' stacks, too
-    if range.len() > MAX_VMA
-        || world.threads.live_in(range).is_some()
-        || world.threads.ended_in(range).is_some()
-    {
+    // its variables hold the list of threads' stacks, too, and the newest thread may not have run yet
+    if range.len() > MAX_VMA || world.threads.has_block_in(range) {
         return None;
     }
     let own = loader_data(world)?;

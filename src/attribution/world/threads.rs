@@ -85,6 +85,14 @@ impl<'a> Threads<'a> {
         }
     }
 
+    /// Whether the C library's block for a thread but the first one is in `range`: one that lives, has ended, or has not run
+    /// yet and is known by the block alone.
+    pub fn has_block_in(&self, range: AddrRange) -> bool {
+        any_in(&self.seen.thread_blocks.ended, range)
+            || self.ended_in(range).is_some()
+            || self.live_in(range).is_some()
+    }
+
     /// How many stacks the C library keeps for the next threads, and their bytes. None where its lists are not known.
     pub fn cached(&self) -> Option<(u64, u64)> {
         let cached = &self.seen.thread_blocks.lists.as_ref()?.cached;
