@@ -274,6 +274,24 @@ fn without_history_a_stack_pointer_proves_a_stack() {
     );
 }
 
+/// The loader's variables lead to the newest thread's block: its page is the stack's, also where the thread has not run yet,
+/// and neither a stack pointer nor a list says that it is one.
+#[test]
+fn the_newest_stack_is_none_of_the_loaders_data() {
+    const AT: u64 = 0x7f37_0000_0000;
+    const BLOCK: Addr = Addr(AT + 0xb_1000 - 0x900);
+    let mut case = Case::new();
+    case.vma((AT, AT + 0x1000), "---p", "", Origin::Preexisting);
+    case.vma((AT + 0x1000, AT + 0xb_1000), "rw-p", "", Origin::Preexisting);
+    case.observations.code.loader_data = Some(vec![BLOCK]);
+    case.observations.thread_blocks.lists = Some(StackLists::default());
+    case.observations.thread_blocks.searched = true;
+    let starts = |case: &Case| -> Vec<_> { case.attribute().pieces.iter().map(|p| p.range.start).collect() };
+    assert_eq!(starts(&case).last(), Some(&BLOCK.page_down()), "where it is no thread's");
+    case.observations.thread_blocks.ended = vec![BLOCK];
+    assert_eq!(starts(&case), [Addr(AT), Addr(AT + 0x1000)]);
+}
+
 /// A stack that the program mapped and gave to a thread is its own: the C library's list says so, or the call. What else
 /// the call mapped is no stack.
 #[test]
