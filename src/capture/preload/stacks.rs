@@ -34,12 +34,12 @@ impl Area {
 
     /// As many words, of which the outer ones may be those of other stacks. None where that leads nowhere.
     fn frames(&self, first: usize, len: usize) -> Option<Vec<u64>> {
-        let mut frames = Vec::new();
-        let (mut at, mut led) = (first, 0);
-        // The library writes nothing that is as long.
-        if len > LINES_MOST {
+        // One that is being made, or longer than anything that the library writes.
+        if len == 0 || len > LINES_MOST {
             return None;
         }
+        let mut frames = Vec::new();
+        let (mut at, mut led) = (first, 0);
         while frames.len() < len {
             let word = self.words().get(at)?.load(Relaxed);
             match layout::rest(word) {
@@ -52,7 +52,7 @@ impl Area {
                 }
             }
         }
-        (len != 0).then_some(frames)
+        Some(frames)
     }
 }
 

@@ -137,6 +137,16 @@ fn operators_of_the_allocators_are_counted_once_and_throw() {
     }
 }
 
+/// Blocks and bytes by path: rows, and paths of a program, may be of the same one.
+fn summed(of: impl Iterator<Item = (String, (u64, u64))>) -> BTreeMap<String, (u64, u64)> {
+    let mut sums = BTreeMap::<_, (u64, u64)>::new();
+    for (path, (blocks, bytes)) in of {
+        let sum = sums.entry(path).or_default();
+        *sum = (sum.0 + blocks, sum.1 + bytes);
+    }
+    sums
+}
+
 /// What stacks have in common is kept once, and what rbp holds makes no stack another one: by the program itself, each
 /// path's blocks.
 #[test]
@@ -153,27 +163,19 @@ fn each_of_many_deep_stacks_has_its_own_blocks() {
             let [blocks, bytes] = words(figures)[..] else { panic!("{line}") };
             (path.to_owned(), (blocks, bytes))
         };
-        // Two of the program's paths may be the same.
-        let mut expected = BTreeMap::<_, (u64, u64)>::new();
-        for (path, (blocks, bytes)) in heap.stdout().lines().map(of_line) {
-            let sum = expected.entry(path).or_default();
-            *sum = (sum.0 + blocks, sum.1 + bytes);
-        }
+        let expected = summed(heap.stdout().lines().map(of_line));
         let process = &heap.processes()[0];
-        let mut counted = BTreeMap::<_, (u64, u64)>::new();
-        for row in list(process, "rows") {
+        let of_row = |row: &Value| -> (String, (u64, u64)) {
             let letter = |symbol: &&str| match *symbol {
                 "plain" => Some('p'),
                 "sized" => Some('s'),
                 "other" => Some('o'),
                 _ => None,
             };
-            let path: String = heap.symbols(row).iter().rev().filter_map(letter).collect();
-            if !path.is_empty() {
-                let sum = counted.entry(path).or_default();
-                *sum = (sum.0 + number(row, "blocks"), sum.1 + number(row, "bytes"));
-            }
-        }
+            let path = heap.symbols(row).iter().rev().filter_map(letter).collect();
+            (path, (number(row, "blocks"), number(row, "bytes")))
+        };
+        let counted = summed(list(process, "rows").iter().map(of_row).filter(|(path, _)| !path.is_empty()));
         assert!(counted == expected, "{} and {} paths", counted.len(), expected.len());
         assert_eq!(number(&heap.report["events"], "unwind_incomplete"), 0, "{case:?}");
         own.push(number(&process["own"], "memory"));

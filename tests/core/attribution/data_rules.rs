@@ -106,11 +106,10 @@ fn a_library_that_maps_for_one_purpose_needs_no_names() {
 /// caller's there are as many with one thread. numpy and scipy: 5, of which OPENBLAS_NUM_THREADS=1 left 3.
 #[test]
 fn with_fewer_threads_what_callers_had_made_stays() {
+    let pool =
+        POOL.replace("leaves = \"1 of them\"\nresident", "leaves = \"1 of them\"\nthreads = true\nresident");
     let mut case = Case::new();
-    with(
-        &mut case,
-        &POOL.replace("leaves = \"1 of them\"\nresident", "leaves = \"1 of them\"\nthreads = true\nresident"),
-    );
+    with(&mut case, &pool);
     let loaded =
         ["libc.so.6!__mmap", "libfoo.so.2!pool_init", "libfoo.so.2!load", "ld-linux-x86-64.so.2!call_init"];
     let other =
@@ -125,10 +124,7 @@ fn with_fewer_threads_what_callers_had_made_stays() {
     };
     assert_eq!(promised(&case), Some(("FOO_POOLS=1".to_owned(), 128)));
     let mut case = Case::new();
-    with(
-        &mut case,
-        &POOL.replace("leaves = \"1 of them\"\nresident", "leaves = \"1 of them\"\nthreads = true\nresident"),
-    );
+    with(&mut case, &pool);
     let own = [
         "libc.so.6!__mmap",
         "libfoo.so.2!pool_init",
