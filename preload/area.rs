@@ -1,15 +1,18 @@
-//! The memory that the preloaded library and vmaudit share: one file (memfd) a process, sparse. Compiled
-//! into both.
+//! The memory that the preloaded library and vmaudit share: one file (memfd) a process, sparse and of a fixed size.
+//! Compiled into both.
 //!
 //! The library writes, and vmaudit reads whenever it likes; but for the unwind rules, which vmaudit writes
 //! and the library reads. Nothing here is sent: there is no buffer that could be full and no event that
 //! could be lost, and what a killed process had counted is all there.
+//!
+//! Neither side believes the other: what one finds here are figures, or numbers that it checks before it uses them as an
+//! index. What the library has to rely on (where its tables are, how long they are) is in its own memory.
 
 use super::pages::*;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
-pub const MAGIC: u64 = 0x0005_7061_6568_6d76;
+pub const MAGIC: u64 = 0x0006_7061_6568_6d76;
 
 /// How allocations are counted.
 pub const MODE_OFF: u32 = 0;
@@ -21,16 +24,14 @@ pub const MODE_EXACT: u32 = 2;
 /// Open hash tables are several, each larger than the one before: what finds no space near its place in one
 /// is in the next. So a program with few stacks writes to few pages. Sizes in bits.
 pub const RULE_TABLES: [u32; 3] = [11, 14, 17];
-pub const RULES: usize = in_all(&RULE_TABLES);
-pub const STACKS: usize = 1 << 18;
-pub const HASH_TABLES: [u32; 3] = [11, 15, 19];
-pub const HASHES: usize = in_all(&HASH_TABLES);
-pub const TAIL_TABLES: [u32; 5] = [8, 11, 14, 17, 19];
-pub const TAILS: usize = in_all(&TAIL_TABLES);
+pub const RULES: usize = in_all(&RULE_TABLES, RULE_TABLES.len());
 /// Words of all stacks.
-pub const WORDS: usize = 1 << 24;
+pub const WORDS: usize = 1 << 27;
 /// Threads that count for themselves; the others share the last one.
 pub const SHARDS: usize = 64;
+/// A shard has counts for so many stacks at once, in chunks.
+pub const CHUNK_STACKS: usize = 1 << 10;
+pub const CHUNKS: usize = SHARDS * (STACKS + 1) / CHUNK_STACKS;
 /// Each of these is as large as all before and one more: the table moves when it is half full.
 pub const LEAST_SAMPLE_BITS: u32 = 8;
 pub const MOST_SAMPLE_BITS: u32 = 19;
@@ -46,31 +47,82 @@ pub const GENERATED: usize = 64;
 pub const LEAST_PENDING: i64 = 4 << 10;
 pub const MOST_PENDING: i64 = 64 << 10;
 
-/// Up to this many bytes, the usable size is known by the requested size.
-pub const SMALL: u64 = 64 << 10;
-/// For each four bytes of them.
-pub const GIVEN: usize = SMALL as usize / 4 + 1;
+/// For blocks of fewer bytes than [`LARGE`], the usable size is known by the requested size: one for each four bytes.
+pub const GIVEN: usize = LARGE as usize / 4 + 1;
 
-/// Where each part begins.
-pub const AT_RULES: usize = 16 << 10;
-pub const AT_STACKS: usize = AT_RULES + RULES * size_of::<Rule>();
-pub const AT_HASHES: usize = AT_STACKS + STACKS * size_of::<Stack>();
-pub const AT_TAILS: usize = AT_HASHES + HASHES * size_of::<Hash>();
-pub const AT_WORDS: usize = AT_TAILS + TAILS * size_of::<Hash>();
-pub const AT_COUNTS: usize = AT_WORDS + WORDS * 8;
-pub const AT_SAMPLES: usize = AT_COUNTS + SHARDS * STACKS * size_of::<Count>();
-pub const AT_REQUESTS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
-pub const AT_GIVEN: usize = AT_REQUESTS + REQUESTS * size_of::<Request>();
-pub const AT_WINDOWS: usize = (AT_GIVEN + GIVEN * 4 + 4095) & !4095;
-/// Of each leaf: its window's number.
-pub const AT_LEAF_WINDOWS: usize = AT_WINDOWS + WINDOWS * 4;
-pub const AT_LEAVES: usize = AT_LEAF_WINDOWS + LEAVES * 4;
-pub const AT_BLOCK_WORDS: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
-pub const BYTES: usize = AT_BLOCK_WORDS + MAX_WORDS * 8;
+/// A part of the file: where it begins, and its bytes. The library has the beginning of each mapped, as far as it is used.
+#[derive(Clone, Copy)]
+pub struct Part {
+    pub at: usize,
+    pub bytes: usize,
+}
 
-const fn in_all(tables: &[u32]) -> usize {
+/// What one knows of the other: [`Head`], [`GIVEN`] sizes.
+pub const CORE: usize = 0;
+pub const RULE_PART: usize = 1;
+pub const REQUEST_PART: usize = 2;
+pub const STACK_PART: usize = 3;
+pub const WORD_PART: usize = 4;
+/// The owner of each chunk of counts: [`owner`].
+pub const OWNER_PART: usize = 5;
+pub const COUNT_PART: usize = 6;
+/// The window of each leaf.
+pub const LEAF_WINDOW_PART: usize = 7;
+pub const LEAF_PART: usize = 8;
+pub const BLOCK_PART: usize = 9;
+pub const SAMPLE_PART: usize = 10;
+
+pub const PARTS: [Part; 11] = in_a_row([
+    AT_GIVEN + GIVEN * 4,
+    RULES * size_of::<Rule>(),
+    REQUESTS * size_of::<Request>(),
+    (STACKS + 1) * size_of::<Stack>(),
+    WORDS * 8,
+    CHUNKS * 4,
+    CHUNKS * CHUNK_BYTES,
+    LEAVES * 4,
+    LEAVES * LEAF_BYTES,
+    MAX_WORDS * 8,
+    SAMPLES * size_of::<Sample>(),
+]);
+
+/// The head has so much space.
+pub const AT_GIVEN: usize = 16 << 10;
+pub const CHUNK_BYTES: usize = CHUNK_STACKS * size_of::<Count>();
+/// All of the file.
+pub const BYTES: usize = PARTS[SAMPLE_PART].at + PARTS[SAMPLE_PART].bytes;
+/// vmaudit has this much mapped: what it writes to. It reads the rest.
+pub const SERVED: usize = PARTS[STACK_PART].at;
+
+const fn in_a_row(bytes: [usize; 11]) -> [Part; 11] {
+    let mut parts = [Part { at: 0, bytes: 0 }; 11];
+    let (mut at, mut index) = (0, 0);
+    while index < bytes.len() {
+        let whole = (bytes[index] + 0xffff) & !0xffff;
+        parts[index] = Part { at, bytes: whole };
+        at += whole;
+        index += 1;
+    }
+    parts
+}
+
+/// Whose counts a chunk has: a shard, and which stacks, in [`CHUNK_STACKS`]. 0: nobody's.
+#[inline]
+pub fn owner(shard: usize, stacks: usize) -> u32 {
+    (shard as u32 + 1) << 16 | stacks as u32
+}
+
+/// What [`owner`] was given, where that can be.
+#[inline]
+pub fn owned_by(owner: u32) -> Option<(usize, usize)> {
+    let (shard, stacks) = ((owner >> 16) as usize, (owner & 0xffff) as usize);
+    (1..=SHARDS).contains(&shard).then_some((shard - 1, stacks))
+}
+
+/// Entries of the first `levels` tables.
+pub const fn in_all(tables: &[u32], levels: usize) -> usize {
     let (mut sum, mut at) = (0, 0);
-    while at < tables.len() {
+    while at < levels {
         sum += 1 << tables[at];
         at += 1;
     }
@@ -79,7 +131,7 @@ const fn in_all(tables: &[u32]) -> usize {
 
 /// Where a key may be, in the order of the search: up to `probes` places in each table.
 #[inline(always)]
-pub fn probes(tables: &'static [u32], key: u64, probes: usize) -> impl Iterator<Item = usize> {
+pub fn probes(tables: &[u32], key: u64, probes: usize) -> impl Iterator<Item = usize> + use<'_> {
     let mut begin = 0;
     tables.iter().flat_map(move |&bits| {
         let (home, first) = (spread(key, bits), begin);
@@ -144,28 +196,19 @@ pub struct Head {
     pub generated_len: AtomicU32,
     /// Counted up when `interpreter` was written; 0: there is none.
     pub interpreted: AtomicU32,
-    pub pad: AtomicU32,
+    /// How many of [`RULE_TABLES`] have rules.
+    pub rule_tables: AtomicU32,
+    /// Bytes of address space that counting takes in the process.
+    pub mapped: AtomicU64,
     pub generated: [Range; GENERATED],
     /// Where the functions of [`FUNCTIONS`] are in truth.
     pub real: [AtomicU64; FUNCTIONS.len()],
-    /// The number that the next stack gets is one more.
+    /// As many stacks, leaves and chunks there are: the library's own numbers, for vmaudit to read.
     pub last_stack: AtomicU32,
     pub next_leaf: AtomicU32,
-    pub next_word: AtomicU64,
-    /// Taken while a leaf is added.
-    pub leaf_lock: AtomicU32,
-    pub sample_lock: AtomicU32,
-    /// The table that is in use; 0: none so far.
+    pub next_chunk: AtomicU32,
+    /// The table of samples that is in use; 0: none so far.
     pub sample_bits: AtomicU32,
-    pub sample_count: AtomicU32,
-    /// Taken while a page gets other words.
-    pub words_lock: AtomicU32,
-    /// The word that the next run begins with.
-    pub next_run: AtomicU64,
-    /// What is left of the newest run for each of [`WORD_COUNTS`].
-    pub runs: [Range; WORD_COUNTS.len()],
-    /// Those that are free: the first one, + 1.
-    pub free_words: [AtomicU64; WORD_COUNTS.len()],
     pub interpreter: Interpreter,
     pub doubts: Doubts,
     pub total: Total,
@@ -173,7 +216,7 @@ pub struct Head {
     pub shards: [Shard; SHARDS],
 }
 
-const _: () = assert!(size_of::<Head>() <= AT_RULES);
+const _: () = assert!(size_of::<Head>() <= AT_GIVEN);
 
 #[repr(C)]
 pub struct Range {
@@ -264,7 +307,7 @@ pub fn interpreted_word(description: u32, at: u64) -> u64 {
 #[inline]
 pub fn interpreted(word: u64) -> Option<(u32, i32)> {
     let description = (word >> 32) as u32 & 0x7fff_ffff;
-    (word >> 63 != 0 && description < STACKS as u32).then_some((description, word as i32))
+    (word >> 63 != 0 && description <= STACKS as u32).then_some((description, word as i32))
 }
 
 /// Stacks that end alike share their outer frames, if these are as many as a multiple of this.
@@ -326,7 +369,6 @@ pub struct Rule {
 pub const GONE: u64 = 1;
 /// Keys are searched for in as many places of each table at most.
 pub const RULE_PROBES: usize = 16;
-pub const HASH_PROBES: usize = 16;
 
 /// The frame begins `cfa` bytes from the stack pointer, or from rbp.
 pub const BY_SP: u8 = 1;
@@ -383,19 +425,14 @@ pub struct Stack {
 
 pub const INCOMPLETE: u32 = 1 << 8;
 pub const TRUNCATED: u32 = 1 << 9;
+/// The most words of a stack: return addresses, and functions of an interpreter.
+pub const MOST_WORDS: usize = 1024;
+/// And of a description.
+pub const MOST_DESCRIPTION: usize = 4 + (2 * NAME_MOST + LINES_MOST) / 8 + 3;
 /// Not a stack, but the description of what an interpreter runs: its first line and the first instruction that counts
 /// as running; of the file's name, bytes and, << 32, bytes a character; of its own name the same; bytes of its table of
 /// lines, or ~0 where it is not there. Each of the three follows, in whole words.
 pub const DESCRIPTION: u32 = 1 << 10;
-
-/// Of a stack, or of the outer frames of one.
-#[repr(C)]
-pub struct Hash {
-    pub hash: AtomicU64,
-    /// The stack's number, or its frames' first word + 1; 0 while it is being made.
-    pub stack: AtomicU32,
-    pub pad: AtomicU32,
-}
 
 /// Of a stack, by one thread. With samples, estimates: blocks in units of 1 / 1024.
 #[repr(C, align(64))]
@@ -446,15 +483,6 @@ pub const REQUEST_ANSWERED: u32 = 3;
 pub const REQUEST_TO_END: u32 = 1;
 pub const REQUEST_INNERMOST: u32 = 2;
 
-/// The page that all processes and vmaudit share.
-#[repr(C)]
-pub struct Doorbell {
-    /// Counted up with each request: vmaudit waits on it.
-    pub rung: AtomicU32,
-    /// Milliseconds since vmaudit began. It stands still when vmaudit does.
-    pub tick: AtomicU32,
-}
-
 /// Where [`AT_GIVEN`] has a size: none of an allocator's steps is within four bytes.
 #[inline]
 pub fn given_at(size: u64) -> usize {
@@ -471,20 +499,32 @@ pub fn given(word: u32) -> (u64, u32) {
 /// not counted it is asleep until vmaudit writes there.
 pub const CONTROL_NAME: &str = "vmaudit_heap_control";
 /// Its first word; another one in another version.
-pub const ARMED: u64 = 0x0001_6465_6d72_6176;
-/// Longest name of a socket, with the zero behind it.
-pub const SOCKET_NAME: usize = 64;
+pub const ARMED: u64 = 0x0002_6465_6d72_6176;
 
-/// vmaudit writes to it, with the rights to write to the process' memory.
+/// How a process that sleeps is woken, by who may write to its memory (process_vm_writev(2)). vmaudit writes its number to
+/// `request` and wakes it; the process answers with a descriptor of its own, which vmaudit takes (pidfd_getfd(2)): nothing has
+/// a name that another one could bind or open.
 #[repr(C)]
 pub struct Control {
     pub armed: AtomicU64,
     /// The assembly of `malloc` reads it: [`ASLEEP`] …
     pub awake: AtomicU8,
-    /// Where vmaudit listens. The library clears it.
-    pub socket: [AtomicU8; SOCKET_NAME],
-    /// Where the area's [`Head`] is in the process; 0: nowhere so far.
+    /// The number of the vmaudit that wants to count: [`waker`]. The library clears it.
+    pub request: AtomicU64,
+    /// The vmaudit that `descriptor` is for, or what a child of fork has written to [`Forked::number`]; 0: nobody.
+    pub offered: AtomicU64,
+    /// A connected socket.
+    pub descriptor: AtomicU32,
+    /// The vmaudit that counts; 0: nobody.
+    pub counts_for: AtomicU64,
+    /// Where the area's [`Head`] is in the process; 0: nowhere.
     pub area: AtomicU64,
+}
+
+/// The number of a vmaudit: its process and the time at which that began, so that no later one has the same.
+#[inline]
+pub fn waker(pid: u32, start_time: u64) -> u64 {
+    (pid as u64) << 32 | start_time as u32 as u64
 }
 
 /// Calls go straight to the real functions.
@@ -494,7 +534,14 @@ pub const COUNTS_DOWN: u8 = 1;
 /// Each call is examined; or counting has not begun. A byte, because vmaudit writes it while others read it.
 pub const EXAMINES: u8 = 2;
 
-/// What a process sends when it begins to count, and what it gets back with the two files.
+/// The variable of the environment: [`TOKEN`] digits, a colon, and the path of vmaudit's socket.
+pub const VARIABLE: &str = "VMAUDIT_HEAP";
+/// Hexadecimal digits that only processes know which got the environment.
+pub const TOKEN: usize = 32;
+/// The longest path of a socket, with the zero behind it.
+pub const SOCKET_PATH: usize = 64;
+
+/// What a process sends when it begins to count. It gets two files: the area, and its doorbell.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Hello {
@@ -502,4 +549,27 @@ pub struct Hello {
     /// It was forked by a process that counts already.
     pub forked: u32,
     pub pad: u32,
+    /// Where its [`Control`] is.
+    pub control: u64,
+    pub token: [u8; TOKEN],
+}
+
+/// A page of a process' own, which its children of fork have as well: all that they can do with it is to ring.
+#[repr(C)]
+pub struct Bell {
+    /// Counted up with each request: vmaudit waits for it.
+    pub rung: AtomicU32,
+    /// Milliseconds since vmaudit began: it writes them. They stand still when vmaudit does.
+    pub tick: AtomicU32,
+    /// Children that wait for vmaudit to take the descriptor that they offer.
+    pub forked: [Forked; 32],
+}
+
+/// A child of fork. It is the one whose [`Control::offered`] is the number.
+#[repr(C)]
+pub struct Forked {
+    pub number: AtomicU64,
+    /// Its process, as it is called where it runs.
+    pub pid: AtomicU32,
+    pub pad: AtomicU32,
 }

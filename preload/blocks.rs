@@ -3,7 +3,7 @@
 use super::area::*;
 use super::pages::*;
 use super::real;
-use super::setup::{self, Area};
+use super::memory::{self, Area};
 use super::shadow;
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
@@ -14,14 +14,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 fn changed(area: Area, thread: &Thread, bytes: i64) {
     let shard = unsafe { &*thread.shard };
     if thread.is_shared != 0 {
-        add_to_total(bytes, bytes.max(0), setup::doorbell().tick.load(Relaxed));
+        add_to_total(bytes, bytes.max(0), memory::bell().tick.load(Relaxed));
         return;
     }
     let peaks = &area.head().peaks;
     let delta = shard.delta.load(Relaxed) + bytes;
     shard.delta.store(delta, Relaxed);
     if delta > shard.high.load(Relaxed) {
-        let tick = setup::doorbell().tick.load(Relaxed);
+        let tick = memory::bell().tick.load(Relaxed);
         shard.high.store(delta, Relaxed);
         shard.high_tick.store(tick, Relaxed);
         if peaks.threads.load(Relaxed) <= 1 {
@@ -53,7 +53,7 @@ pub fn flush(shard: &Shard) {
 
 #[inline(never)]
 fn add_to_total(delta: i64, high: i64, tick: u32) {
-    let head = setup::area().head();
+    let head = memory::area().head();
     let total = &head.total;
     let peak = total.outstanding.fetch_add(delta, Relaxed) + high;
     let mut known = total.peak.load(Relaxed);
@@ -90,7 +90,10 @@ fn keep_peak(area: Area, count: &Count) {
 
 #[inline(always)]
 pub fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
-    let count = unsafe { &*thread.counts.add(stack as usize) };
+    let Some(count) = thread.count(stack) else {
+        area.head().doubts.uncounted.fetch_add(1, Relaxed);
+        return;
+    };
     keep_peak(area, count);
     thread.add(&count.frees, blocks);
     thread.add(&count.freed_bytes, bytes);
@@ -99,7 +102,10 @@ pub fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64
 
 #[inline(always)]
 pub fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
-    let count = unsafe { &*thread.counts.add(stack as usize) };
+    let Some(count) = thread.count(stack) else {
+        area.head().doubts.uncounted.fetch_add(1, Relaxed);
+        return;
+    };
     keep_peak(area, count);
     thread.add(&count.allocations, blocks);
     thread.add(&count.bytes, bytes);
@@ -109,7 +115,7 @@ pub fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes)
 /// How often the usable size of a size is read: some give more than a step where the rest would be too small.
 const MOST_READS: u32 = 4;
 
-/// Notes the usable size for a size of [`SMALL`] and less.
+/// Notes the usable size for a size of less than [`LARGE`].
 #[inline(always)]
 fn note_given(area: Area, address: u64, size: u64) {
     let known = area.given(given_at(size));
@@ -119,20 +125,18 @@ fn note_given(area: Area, address: u64, size: u64) {
     }
 }
 
-/// What a block's word has no bits for: the usable bytes beyond the size, and a large block's size.
+/// What a large block's word has no bits for: the usable bytes beyond the size, and the size.
 #[cold]
 #[inline(never)]
-fn put_extra(area: Area, thread: &Thread, address: u64, size: u64) {
+fn put_extra(area: Area, thread: &mut Thread, address: u64, size: u64) {
     if let Some(more) = real::given(address).checked_sub(size) {
         put_extra_word(area, thread, address + GIVEN_EXTRA, more);
     }
-    if size >= LARGE {
-        put_extra_word(area, thread, address + SIZE_EXTRA, size_extra(size));
-    }
+    put_extra_word(area, thread, address + SIZE_EXTRA, size_extra(size));
 }
 
-fn put_extra_word(area: Area, thread: &Thread, address: u64, value: u64) {
-    let former = shadow::put(area, address, extra(value, address)).map_or(0, |(former, _)| former);
+fn put_extra_word(area: Area, thread: &mut Thread, address: u64, value: u64) {
+    let former = shadow::put(area, thread, address, extra(value, address)).map_or(0, |(former, _)| former);
     if is_block(former) {
         lost_free(area, thread, address, former);
     }
@@ -141,36 +145,26 @@ fn put_extra_word(area: Area, thread: &Thread, address: u64, value: u64) {
 /// A block that is in the way was freed by a call that was not seen.
 #[cold]
 #[inline(never)]
-fn lost_free(area: Area, thread: &Thread, address: u64, word: u64) {
+fn lost_free(area: Area, thread: &mut Thread, address: u64, word: u64) {
     area.head().doubts.lost_frees.fetch_add(1, Relaxed);
-    let size = size_at(area, address, word);
+    let size = size_at(area, thread, address, word);
     count_free(area, thread, block_stack(word), (1, size));
 }
 
-/// The size of a block that is more than [`SMALL`], when it goes.
+/// The size of a large block, when it goes.
 #[cold]
 #[inline(never)]
-fn take_extra(area: Area, address: u64, word: u64) -> u64 {
+fn take_extra(area: Area, thread: &mut Thread, address: u64, word: u64) -> u64 {
     let is_extra = |word| extra_of(word).is_some();
-    shadow::take(area, address + GIVEN_EXTRA, None, is_extra);
+    shadow::take(area, thread, address + GIVEN_EXTRA, None, is_extra);
+    let rest = extra_of(shadow::take(area, thread, address + SIZE_EXTRA, None, is_extra));
+    large_size(word, rest.unwrap_or(1))
+}
+
+#[inline(always)]
+fn size_at(area: Area, thread: &mut Thread, address: u64, word: u64) -> u64 {
     match is_large(word) {
-        true => {
-            let rest = extra_of(shadow::take(area, address + SIZE_EXTRA, None, is_extra));
-            large_size(word, rest.unwrap_or(1))
-        }
-        false => block_size(word),
-    }
-}
-
-#[inline(always)]
-fn has_extra_words(word: u64) -> bool {
-    is_large(word) || block_size(word) > SMALL
-}
-
-#[inline(always)]
-fn size_at(area: Area, address: u64, word: u64) -> u64 {
-    match has_extra_words(word) {
-        true => take_extra(area, address, word),
+        true => take_extra(area, thread, address, word),
         false => block_size(word),
     }
 }
@@ -190,17 +184,17 @@ fn note_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
 /// A block that no other thread knows yet.
 #[inline(always)]
 pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
-    let area = setup::area();
+    let area = memory::area();
     let stack = stack_of(thread, registers, function);
-    let word = block(stack, setup::doorbell().tick.load(Relaxed), size, address);
-    let Some((former, index)) = shadow::put(area, address, word) else {
+    let word = block(stack, memory::bell().tick.load(Relaxed), size, address);
+    let Some((former, index)) = shadow::put(area, thread, address, word) else {
         area.head().doubts.uncounted.fetch_add(1, Relaxed);
         return;
     };
     if is_block(former) {
         lost_free(area, thread, address, former);
     }
-    match size > SMALL {
+    match size >= LARGE {
         true => put_extra(area, thread, address, size),
         false => note_given(area, address, size),
     }
@@ -218,21 +212,23 @@ pub struct Former {
 /// Before the allocator has it back: another thread may get the address then.
 #[inline(always)]
 pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
-    let area = setup::area();
+    let area = memory::area();
     let is_newest = thread.newest == address;
     let word = match is_newest {
-        true => shadow::take(area, address, Some(thread.newest_index as usize), is_block),
-        false => shadow::take(area, address, None, is_block),
+        true => shadow::take(area, thread, address, Some(thread.newest_index as usize), is_block),
+        false => shadow::take(area, thread, address, None, is_block),
     };
     if word == 0 {
         area.head().doubts.unseen_frees.fetch_add(1, Relaxed);
         return None;
     }
-    let size = size_at(area, address, word);
+    let size = size_at(area, thread, address, word);
     let stack = block_stack(word);
     if is_newest {
         thread.newest = 0;
-        thread.add(unsafe { &(*thread.counts.add(stack as usize)).temporary }, 1);
+        if let Some(count) = thread.count(stack) {
+            thread.add(&count.temporary, 1);
+        }
     }
     count_free(area, thread, stack, (1, size));
     Some(Former { word, size })
@@ -240,14 +236,15 @@ pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
 
 /// A resize failed.
 #[cold]
-pub fn put_back(thread: &Thread, address: u64, Former { word, size }: Former) {
-    let area = setup::area();
-    let count = unsafe { &*thread.counts.add(block_stack(word) as usize) };
-    thread.add(&count.frees, 1u64.wrapping_neg());
-    thread.add(&count.freed_bytes, size.wrapping_neg());
+pub fn put_back(thread: &mut Thread, address: u64, Former { word, size }: Former) {
+    let area = memory::area();
+    if let Some(count) = thread.count(block_stack(word)) {
+        thread.add(&count.frees, 1u64.wrapping_neg());
+        thread.add(&count.freed_bytes, size.wrapping_neg());
+    }
     changed(area, thread, size as i64);
-    shadow::put(area, address, word);
-    if has_extra_words(word) {
+    shadow::put(area, thread, address, word);
+    if is_large(word) {
         put_extra(area, thread, address, size);
     }
 }
@@ -255,7 +252,7 @@ pub fn put_back(thread: &Thread, address: u64, Former { word, size }: Former) {
 /// Nothing was handed out.
 #[cold]
 pub fn refused(size: u64) {
-    let doubts = &setup::area().head().doubts;
+    let doubts = &memory::area().head().doubts;
     doubts.refused.fetch_add(1, Relaxed);
     doubts.refused_bytes.fetch_add(size, Relaxed);
 }

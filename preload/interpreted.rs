@@ -7,10 +7,11 @@
 //! freed.
 
 use super::area::*;
-use super::setup::{self, Area};
+use super::memory::{self, Area};
+use super::setup;
 use super::stacks;
 use super::sys;
-use super::thread::{MOST_FRAMES, Memory, Thread};
+use super::thread::{MOST_FRAMES, Thread};
 use super::walk::{self, Registers, mix};
 use core::sync::atomic::Ordering::*;
 
@@ -124,7 +125,7 @@ pub fn begin(thread: &mut Thread) {
 /// The number of the stack that is `native` with what is interpreted on it.
 #[inline(never)]
 pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8, native: u32) -> u32 {
-    let area = setup::area();
+    let area = memory::area();
     let version = area.head().interpreted.load(Acquire);
     if version == 0 || native == 0 {
         return native;
@@ -286,7 +287,7 @@ impl Interpreted {
 #[cold]
 #[inline(never)]
 fn find(thread: &mut Thread, own: &mut Interpreted, version: u32) {
-    let head = setup::area().head();
+    let head = memory::area().head();
     let from = &head.interpreter;
     let is_new = own.version != version;
     own.version = version;
@@ -334,9 +335,14 @@ fn find(thread: &mut Thread, own: &mut Interpreted, version: u32) {
 #[cold]
 #[inline(never)]
 fn compose(thread: &mut Thread, registers: &Registers, function: u8, (native, hash): (u32, u64)) -> u32 {
-    let area = setup::area();
+    let area = memory::area();
     walk::walk_again(thread, registers, function);
-    let Memory { frames, pointers, len, flags, interpreted: own, .. } = unsafe { &mut *thread.memory };
+    // SAFETY: it is there; its memos are no part of this.
+    let (own, frames, pointers) = unsafe {
+        let memory = thread.memory;
+        (&mut *(&raw mut (*memory).interpreted), &*(&raw const (*memory).frames), &*(&raw const (*memory).pointers))
+    };
+    let (len, flags) = unsafe { (&(*thread.memory).len, &(*thread.memory).flags) };
     let (len, flags, count) = (*len, *flags, own.count as usize);
     let mut out = 0;
     let mut push = |words: &mut [u64], word: u64| {

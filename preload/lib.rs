@@ -16,12 +16,14 @@ pub mod area;
 mod blocks;
 mod interpreted;
 mod math;
+mod memory;
 pub mod pages;
 mod real;
 mod samples;
 mod search;
 mod setup;
 mod shadow;
+mod socket;
 mod stacks;
 mod sys;
 mod thread;
@@ -55,7 +57,7 @@ impl Drop for Counting {
         if self.1 == MODE_EXACT {
             self.0.left = 0;
         }
-        self.0.inside = 0;
+        self.0.leave();
     }
 }
 
@@ -65,28 +67,26 @@ fn enter() -> Option<Counting> {
     if thread.inside != 0 {
         return None;
     }
+    thread.enter();
     let mut mode = setup::mode();
     let mut bytes = Bytes::Taken;
     if mode == MODE_OFF {
-        thread.inside = 1;
         mode = setup::begin();
-        thread.inside = 0;
         bytes = Bytes::NotTaken;
-        if mode == MODE_OFF {
-            return None;
-        }
     }
-    if setup::area().head().mode.load(core::sync::atomic::Ordering::Relaxed) == MODE_OFF {
-        setup::retire();
+    let is_new = thread.generation != setup::generation();
+    if mode == MODE_OFF || is_new && !thread.begin() {
+        thread.leave();
         return None;
     }
-    thread.inside = 1;
-    if thread.generation != setup::generation() {
-        thread.begin();
-        if mode == MODE_SAMPLE {
-            // What was left asleep is not for the sample; the bytes of this call are.
-            thread.left = thread.left.min(0).wrapping_add(samples::draw(thread));
-        }
+    if memory::area().head().mode.load(core::sync::atomic::Ordering::Relaxed) == MODE_OFF {
+        setup::retire(thread.slot);
+        thread.leave();
+        return None;
+    }
+    if is_new && mode == MODE_SAMPLE {
+        // What was left asleep is not for the sample; the bytes of this call are.
+        thread.left = thread.left.min(0).wrapping_add(samples::draw(thread));
     }
     Some(Counting(thread, mode, bytes))
 }

@@ -3,12 +3,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Of user space, x86-64 with four levels of page tables.
+/// User space of x86-64 with four levels of page tables.
 pub const ADDRESS_BITS: u32 = 47;
 const PAGE_BITS: u32 = 12;
 /// A leaf has a word for each page of a window of the address space: where that page's words are.
 pub const WINDOW_BITS: u32 = 24;
-pub const WINDOWS: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
 pub const LEAVES: usize = 1 << 15;
 pub const LEAF_PAGES: usize = 1 << (WINDOW_BITS - PAGE_BITS);
 pub const LEAF_BYTES: usize = LEAF_PAGES * 8;
@@ -17,7 +16,7 @@ pub const LEAF_BYTES: usize = LEAF_PAGES * 8;
 pub const WORD_COUNTS: [usize; 14] = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 511 + NEAR];
 /// Words that are divided among pages with the same number of words.
 pub const RUN_WORDS: usize = 2048;
-/// Words of all pages: 16 GiB, of which nothing is there before it is written.
+/// The most words of all pages: 16 GiB of the file. What is mapped of it grows with what is written.
 pub const MAX_WORDS: usize = 1 << 31;
 
 /// A word is one of so many, that begin at its place.
@@ -32,10 +31,15 @@ pub fn page_word(first: usize, len: usize) -> u64 {
     (first as u64) << 11 | (len as u64) << 1
 }
 
-/// 0 words where there are none.
+/// 0 words where there are none, or where the page's word says what cannot be: the other side may have written it.
+/// `limit` is how many words of all pages there are.
 #[inline(always)]
-pub fn words_of(page: u64) -> (usize, usize) {
-    ((page >> 11) as usize, (page >> 1) as usize & 0x3ff)
+pub fn words_of(page: u64, limit: usize) -> (usize, usize) {
+    let (first, len) = ((page >> 11) as usize, (page >> 1) as usize & 0x3ff);
+    match first + len <= limit && len >= NEAR {
+        true => (first, len),
+        false => (0, 0),
+    }
 }
 
 /// The index of the first of [`NEAR`] words.
@@ -92,17 +96,21 @@ pub fn search(words: &[AtomicU64], at: u64) -> Search {
     }
 }
 
-/// A block: 19 bits of stack number + 1, 16 of [`tick16`], one for large ones, 18 of size, one that is always there, 9 of
+/// A block: 22 bits of stack number + 1, 16 of [`tick16`], one for large ones, 15 of size, one that is always there, 9 of
 /// its place in the page.
 #[inline(always)]
 pub fn block(stack: u32, tick: u32, size: u64, address: u64) -> u64 {
     let is_large = (size >= LARGE) as u64;
-    (stack as u64 + 1) << 45
-        | (tick16(tick) as u64) << 29
-        | is_large << 28
+    (stack as u64 + 1) << STACK_BIT
+        | (tick16(tick) as u64) << 26
+        | is_large << 25
         | (size & (LARGE - 1)) << 10
         | key_of(address >> 3)
 }
+
+const STACK_BIT: u32 = 42;
+/// Numbers of stacks are less than this.
+pub const STACKS: usize = (1 << (64 - STACK_BIT)) - 1;
 
 /// What a word is found by, in the lower half.
 pub const KEY: u64 = WHERE | THERE;
@@ -113,21 +121,20 @@ pub fn key_of(at: u64) -> u64 {
     at & WHERE | THERE
 }
 
-/// Of blocks of as much and more, the rest of the size has a word of its own.
-pub const LARGE: u64 = 1 << 18;
+/// A block of as many bytes and more has two more words: the rest of the size, and what the allocator gave beyond it.
+pub const LARGE: u64 = 1 << 15;
 
 /// Where additional words of a block have their place: no other block begins there.
 pub const SIZE_EXTRA: u64 = 16;
-/// What the allocator gave beyond the size, of each block that is larger than [`super::area::SMALL`].
 pub const GIVEN_EXTRA: u64 = 32;
 
-/// An additional word of a block, for an address in the block: 35 bits.
+/// An additional word of a block, for an address in the block: 32 bits.
 #[inline]
 pub fn extra(value: u64, address: u64) -> u64 {
     value.min(MOST_EXTRA) << 10 | key_of(address >> 3)
 }
 
-const MOST_EXTRA: u64 = (1 << 35) - 1;
+const MOST_EXTRA: u64 = (1 << (STACK_BIT - 10)) - 1;
 
 /// None for the word of a block.
 #[inline]
@@ -137,17 +144,17 @@ pub fn extra_of(word: u64) -> Option<u64> {
 
 #[inline(always)]
 pub fn is_block(word: u64) -> bool {
-    word >> 45 != 0
+    word >> STACK_BIT != 0
 }
 
 #[inline(always)]
 pub fn block_stack(word: u64) -> u32 {
-    (word >> 45) as u32 - 1
+    ((word >> STACK_BIT) as u32).wrapping_sub(1)
 }
 
 #[inline(always)]
 pub fn is_large(word: u64) -> bool {
-    word & 1 << 28 != 0
+    word & 1 << 25 != 0
 }
 
 /// The size, as far as the word has it.
@@ -169,7 +176,7 @@ pub fn large_size(word: u64, extra: u64) -> u64 {
 
 #[inline]
 pub fn block_ms(word: u64) -> u32 {
-    ms_of((word >> 29) as u16)
+    ms_of((word >> 26) as u16)
 }
 
 /// Milliseconds in 16 bits: exact for the first 4 s, and to one part in 2048 then.

@@ -76,6 +76,8 @@ static OPERATORS_ARE: AtomicU32 = AtomicU32::new(0);
 const OWN: u32 = 1;
 const FORWARDING: u32 = 2;
 
+static IS_SECOND: AtomicU32 = AtomicU32::new(0);
+
 /// 0, 1: being resolved, 2: found.
 static RESOLVED: AtomicU32 = AtomicU32::new(0);
 
@@ -87,6 +89,8 @@ global_asm!(
     ".weak dl_iterate_phdr",
     ".weak pthread_key_create",
     ".weak pthread_setspecific",
+    ".weak pthread_atfork",
+    ".weak __register_atfork",
     ".weak __libc_malloc",
     ".weak __libc_free",
     ".weak __libc_calloc",
@@ -152,6 +156,9 @@ pub fn resolve() {
         SINGLE[0].store(first as *mut u8, Relaxed);
         SINGLE[1].store(own as *mut u8, Relaxed);
     }
+    let control = find(RTLD_DEFAULT, b"vmaudit_heap_control\0");
+    let is_other = control != 0 && control != &raw const super::setup::vmaudit_heap_control as usize;
+    IS_SECOND.store(is_other as u32, Relaxed);
     CALLOC.store(calloc, Relaxed);
     FREE.store(free, Relaxed);
     MALLOC.store(malloc, Release);
@@ -291,6 +298,23 @@ pub fn pthread_setspecific(key: u32, value: *const u8) {
     let real = weak!("pthread_setspecific");
     if real != 0 {
         call!(real, fn(u32, *const u8) -> i32, key, value);
+    }
+}
+
+/// Another library of this kind comes before this one.
+pub fn is_second() -> bool {
+    IS_SECOND.load(Relaxed) != 0
+}
+
+/// What is called in each child of fork (pthread_atfork(3); glibc exports it by another name).
+pub fn at_fork(child: unsafe extern "C" fn()) {
+    type Handler = Option<unsafe extern "C" fn()>;
+    match (weak!("__register_atfork"), weak!("pthread_atfork")) {
+        (0, 0) => {}
+        (0, musls) => drop(call!(musls, fn(Handler, Handler, Handler) -> i32, None, None, Some(child))),
+        (glibcs, _) => {
+            call!(glibcs, fn(Handler, Handler, Handler, *mut u8) -> i32, None, None, Some(child), null_mut());
+        }
     }
 }
 

@@ -4,22 +4,42 @@ use super::area::*;
 use super::blocks::{count_allocation, count_free};
 use super::math;
 use super::real;
-use super::setup::{self, Area};
+use super::memory::{self, Area, reach};
+use super::pages::STACKS;
+use super::setup;
 use super::sys;
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Taken while the table is used.
+static LOCK: AtomicU32 = AtomicU32::new(0);
+/// The table that is in use; 0: none so far. And how many are in it.
+static BITS: AtomicU32 = AtomicU32::new(0);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Each area begins without a table.
+pub fn begin() {
+    for word in [&LOCK, &BITS, &COUNT] {
+        word.store(0, Relaxed);
+    }
+}
+
+/// Of the file, what has a table with so many bits.
+fn bytes(bits: u32) -> usize {
+    2 * first_sample(bits) * size_of::<Sample>()
+}
 
 /// Bytes until the next mark: exponentially distributed.
 pub fn draw(thread: &mut Thread) -> i64 {
-    let mean = setup::area().head().mean.load(Relaxed) as f64;
+    let mean = memory::area().head().mean.load(Relaxed) as f64;
     let uniform = ((thread.random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
     (-math::ln(uniform) * mean) as i64 + 1
 }
 
 /// What a sampled block represents: as many blocks, in 1024ths, and bytes.
 fn weight(size: u64) -> (u64, u64) {
-    let mean = setup::area().head().mean.load(Relaxed) as f64;
+    let mean = memory::area().head().mean.load(Relaxed) as f64;
     let probability = math::one_less_exp(size.max(1) as f64 / mean);
     let rounded = |number: f64| (number + 0.5) as u64;
     (rounded(1024.0 / probability), rounded(size as f64 / probability))
@@ -32,14 +52,22 @@ struct Samples {
 }
 
 impl Samples {
-    fn lock() -> Samples {
-        let area = setup::area();
-        let head = area.head();
-        sys::lock(&head.sample_lock);
-        if head.sample_bits.load(Relaxed) == 0 {
-            head.sample_bits.store(LEAST_SAMPLE_BITS, Release);
+    /// None where there is no space for a table.
+    fn lock() -> Option<Samples> {
+        let area = memory::area();
+        sys::lock(&LOCK);
+        let mut bits = BITS.load(Relaxed);
+        if bits == 0 && reach(SAMPLE_PART, bytes(LEAST_SAMPLE_BITS)) {
+            bits = LEAST_SAMPLE_BITS;
+            Samples::publish(area, bits);
         }
-        Samples { area, bits: head.sample_bits.load(Relaxed) }
+        let samples = Samples { area, bits };
+        if bits == 0 { None } else { Some(samples) }
+    }
+
+    fn publish(area: Area, bits: u32) {
+        BITS.store(bits, Relaxed);
+        area.head().sample_bits.store(bits, Release);
     }
 
     fn at(&self, slot: usize) -> &'static Sample {
@@ -52,7 +80,10 @@ impl Samples {
 
     fn free_slot(&self, address: u64) -> usize {
         let mut slot = spread(address, self.bits);
-        while self.at(slot).address.load(Relaxed) != 0 {
+        for _ in 0..1u32 << self.bits {
+            if self.at(slot).address.load(Relaxed) == 0 {
+                break;
+            }
             slot = self.next(slot);
         }
         slot
@@ -60,21 +91,22 @@ impl Samples {
 
     /// False where there is no space.
     fn insert(&mut self, address: u64, size: u64, stack: u32) -> bool {
-        let count = self.area.head().sample_count.load(Relaxed);
+        let count = COUNT.load(Relaxed);
         if count >= 1 << (self.bits - 1) {
-            match self.bits {
-                MOST_SAMPLE_BITS if count >= (1 << self.bits) / 8 * 7 => return false,
-                MOST_SAMPLE_BITS => {}
-                _ => self.grow(),
+            let can_grow = self.bits < MOST_SAMPLE_BITS && reach(SAMPLE_PART, bytes(self.bits + 1));
+            match can_grow {
+                true => self.grow(),
+                false if count >= (1 << self.bits) / 8 * 7 => return false,
+                false => {}
             }
         }
         let sample = self.at(self.free_slot(address));
         sample.size.store(size, Relaxed);
         sample.stack.store(stack, Relaxed);
-        sample.tick.store(setup::doorbell().tick.load(Relaxed), Relaxed);
+        sample.tick.store(memory::bell().tick.load(Relaxed), Relaxed);
         sample.given.store(real::given(address), Relaxed);
         sample.address.store(address, Release);
-        self.area.head().sample_count.store(count + 1, Relaxed);
+        COUNT.store(count + 1, Relaxed);
         true
     }
 
@@ -90,7 +122,7 @@ impl Samples {
                 move_sample(from, self.at(self.free_slot(address)));
             }
         }
-        self.area.head().sample_bits.store(self.bits, Release);
+        Samples::publish(self.area, self.bits);
         // SAFETY: it is not read any more.
         unsafe { sys::remove((old.at(0) as *const Sample).cast(), size_of::<Sample>() << old.bits) };
         core::mem::forget(old);
@@ -98,7 +130,10 @@ impl Samples {
 
     fn remove(&self, address: u64) -> Option<(u32, u64)> {
         let mut slot = spread(address, self.bits);
+        // However full somebody else may have made it.
+        let mut left = 1u32 << self.bits;
         loop {
+            left = left.checked_sub(1)?;
             match self.at(slot).address.load(Relaxed) {
                 0 => return None,
                 found if found == address => break,
@@ -106,11 +141,11 @@ impl Samples {
             }
         }
         let sample = self.at(slot);
-        let known = (sample.stack.load(Relaxed), sample.size.load(Relaxed));
+        let known = (sample.stack.load(Relaxed).min(STACKS as u32 - 1), sample.size.load(Relaxed));
         // What follows moves up, where it may: a search ends at an empty slot.
         let mut hole = slot;
         let mask = (1 << self.bits) - 1;
-        loop {
+        for _ in 0..left {
             slot = self.next(slot);
             let next = self.at(slot).address.load(Relaxed);
             if next == 0 {
@@ -123,8 +158,7 @@ impl Samples {
             }
         }
         self.at(hole).address.store(0, Release);
-        let count = &self.area.head().sample_count;
-        count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
+        COUNT.store(COUNT.load(Relaxed).saturating_sub(1), Relaxed);
         Some(known)
     }
 }
@@ -139,7 +173,7 @@ fn move_sample(from: &Sample, to: &Sample) {
 
 impl Drop for Samples {
     fn drop(&mut self) {
-        self.area.head().sample_lock.store(0, Release);
+        LOCK.store(0, Release);
     }
 }
 
@@ -147,7 +181,10 @@ impl Drop for Samples {
 #[inline(never)]
 pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let stack = stack_of(thread, registers, function);
-    let mut samples = Samples::lock();
+    let Some(mut samples) = Samples::lock() else {
+        memory::area().head().doubts.uncounted.fetch_add(1, Relaxed);
+        return;
+    };
     // Left there by a free that was not seen.
     let former = samples.remove(address);
     let has_space = samples.insert(address, size, stack);
@@ -156,12 +193,12 @@ pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registe
     }
     drop(samples);
     if let Some((stack, size)) = former {
-        setup::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
-        count_free(setup::area(), thread, stack, weight(size));
+        memory::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
+        count_free(memory::area(), thread, stack, weight(size));
     }
     match has_space {
-        true => count_allocation(setup::area(), thread, stack, weight(size)),
-        false => drop(setup::area().head().doubts.uncounted.fetch_add(1, Relaxed)),
+        true => count_allocation(memory::area(), thread, stack, weight(size)),
+        false => drop(memory::area().head().doubts.uncounted.fetch_add(1, Relaxed)),
     }
 }
 
@@ -169,9 +206,9 @@ pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registe
 #[cold]
 #[inline(never)]
 pub fn sample_freed(thread: &Thread, address: u64) {
-    let samples = Samples::lock();
+    let Some(samples) = Samples::lock() else { return };
     let Some((stack, size)) = samples.remove(address) else { return };
     setup::heed(address, false);
     drop(samples);
-    count_free(setup::area(), thread, stack, weight(size));
+    count_free(memory::area(), thread, stack, weight(size));
 }

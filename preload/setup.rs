@@ -1,62 +1,11 @@
 //! When counting begins and ends.
 
 use super::area::*;
-use super::pages::LEAF_BYTES;
-use super::real;
+use super::memory::{self, Slot, area};
 use super::thread::{Thread, current};
-use super::{sys, walk};
+use super::{real, samples, shadow, socket, stacks, sys, walk};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-
-/// The shared file, mapped whole.
-#[derive(Clone, Copy)]
-pub struct Area(*mut u8);
-
-macro_rules! part {
-    ($name:ident, $at:expr, $of:ty) => {
-        #[inline(always)]
-        pub fn $name(self, index: usize) -> &'static $of {
-            unsafe { &*self.0.add($at).cast::<$of>().add(index) }
-        }
-    };
-}
-
-impl Area {
-    #[inline(always)]
-    pub fn head(self) -> &'static Head {
-        unsafe { &*self.0.cast::<Head>() }
-    }
-
-    #[inline(always)]
-    pub fn counts(self) -> *mut Count {
-        unsafe { self.0.add(AT_COUNTS).cast() }
-    }
-
-    part!(rule, AT_RULES, Rule);
-    part!(stack, AT_STACKS, Stack);
-    part!(hash, AT_HASHES, Hash);
-    part!(tail, AT_TAILS, Hash);
-    part!(word, AT_WORDS, AtomicU64);
-    part!(sample, AT_SAMPLES, Sample);
-    part!(request, AT_REQUESTS, Request);
-    part!(given, AT_GIVEN, AtomicU32);
-    part!(window, AT_WINDOWS, AtomicU32);
-    part!(leaf_window, AT_LEAF_WINDOWS, AtomicU32);
-
-    #[inline(always)]
-    pub fn page(self, leaf: usize, page: usize) -> &'static AtomicU64 {
-        unsafe { &*self.0.add(AT_LEAVES + leaf * LEAF_BYTES).cast::<AtomicU64>().add(page) }
-    }
-
-    /// `first` and `len`: as divided before.
-    #[inline(always)]
-    pub fn words(self, first: usize, len: usize) -> &'static [AtomicU64] {
-        unsafe { core::slice::from_raw_parts(self.0.add(AT_BLOCK_WORDS).cast::<AtomicU64>().add(first), len) }
-    }
-}
-
-static AREA: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-static DOORBELL: AtomicPtr<Doorbell> = AtomicPtr::new(null_mut());
 
 /// [`MODE_EXACT`] …, in a page that a child of fork finds empty.
 static AWAKE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
@@ -70,9 +19,6 @@ const BUSY: u32 = 1;
 const COUNTING: u32 = 2;
 const RESTING: u32 = 3;
 
-/// Started without a listener's name.
-static IS_ARMED: AtomicU8 = AtomicU8::new(0);
-
 /// vmaudit finds it by this name.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
@@ -81,11 +27,19 @@ pub static vmaudit_heap_control: AtomicPtr<Control> = AtomicPtr::new((&raw const
 pub static CONTROL: Control = Control {
     armed: AtomicU64::new(ARMED),
     awake: AtomicU8::new(EXAMINES),
-    socket: [const { AtomicU8::new(0) }; SOCKET_NAME],
+    request: AtomicU64::new(0),
+    offered: AtomicU64::new(0),
+    descriptor: AtomicU32::new(0),
+    counts_for: AtomicU64::new(0),
     area: AtomicU64::new(0),
 };
 
-static SOCKET: [AtomicU8; SOCKET_NAME] = [const { AtomicU8::new(0) }; SOCKET_NAME];
+/// The first generation of this process that its parent did not have.
+static FORKED_AT: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread was in a hook when counting ended: what it may use is zeros, and stays until it is out.
+static IS_LEFT: AtomicU8 = AtomicU8::new(0);
+
 static THREAD_KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Which frees are examined: how many blocks that are of interest have an address that comes to the same. The
@@ -97,17 +51,6 @@ pub const HEEDED_BITS: u32 = 16;
 /// block is counted, straight to where it is examined.
 pub static FREE_TARGET: AtomicPtr<()> = AtomicPtr::new(super::free_heeded as *mut ());
 
-/// Only while [`mode`] says that something is counted.
-#[inline(always)]
-pub fn area() -> Area {
-    Area(AREA.load(Relaxed))
-}
-
-#[inline(always)]
-pub fn doorbell() -> &'static Doorbell {
-    unsafe { &*DOORBELL.load(Relaxed) }
-}
-
 /// No other thread can be in a hook, and none will be before this one leaves it.
 #[inline(always)]
 pub fn is_single() -> bool {
@@ -118,6 +61,12 @@ pub fn is_single() -> bool {
 #[inline(always)]
 pub fn generation() -> usize {
     GENERATION.load(Relaxed)
+}
+
+/// What a thread began with before belongs to the process that this one was forked from.
+#[inline(always)]
+pub fn forked_at() -> usize {
+    FORKED_AT.load(Relaxed)
 }
 
 fn heeded(address: u64) -> &'static AtomicU8 {
@@ -161,7 +110,7 @@ pub fn begin() -> u32 {
     let state = STATE.load(Acquire);
     let begins = match state {
         0 | COUNTING => true,
-        RESTING => IS_ARMED.load(Relaxed) != 0 && CONTROL.socket[0].load(Acquire) != 0,
+        RESTING => CONTROL.request.load(Acquire) != 0,
         _ => false,
     };
     if !begins && state == RESTING {
@@ -170,17 +119,12 @@ pub fn begin() -> u32 {
     if !begins || STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
         return mode();
     }
+    // Counting, and nothing is counted: a child of fork.
     let forked = state == COUNTING;
-    if state == RESTING {
-        for (to, from) in SOCKET.iter().zip(&CONTROL.socket) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-        CONTROL.socket[0].store(0, Relaxed);
+    if forked {
+        memory::forked();
     }
-    if state != 0 {
-        walk::listen_again();
-    }
-    let mode = start(state == 0, forked).unwrap_or(MODE_OFF);
+    let mode = start(state, forked).unwrap_or(MODE_OFF);
     if mode == MODE_OFF {
         rest();
     }
@@ -188,18 +132,48 @@ pub fn begin() -> u32 {
     mode
 }
 
-/// vmaudit has finished: nothing is counted until it connects again.
+/// vmaudit has finished: nothing is counted until it requests that again, and what was mapped for it goes.
 #[cold]
 #[inline(never)]
-pub fn retire() {
+pub fn retire(own: *const Slot) {
     if STATE.compare_exchange(COUNTING, BUSY, AcqRel, Relaxed).is_ok() {
         let awake = AWAKE.load(Relaxed);
         if !awake.is_null() {
             unsafe { (*awake).store(MODE_OFF, Relaxed) };
         }
+        CONTROL.counts_for.store(0, Relaxed);
+        CONTROL.area.store(0, Relaxed);
         rest();
+        // SAFETY: a slot is a static.
+        take_away(unsafe { own.as_ref() });
         STATE.store(RESTING, Release);
     }
+}
+
+/// How often it is looked whether others have left their hooks.
+const LOOKS: u32 = 200;
+
+fn take_away(own: Option<&Slot>) {
+    for _ in 0..LOOKS {
+        if memory::is_quiet(own) {
+            // SAFETY: nobody is in a hook, and who comes finds that nothing is counted.
+            unsafe { memory::unmap() };
+            return;
+        }
+        sys::let_others_run();
+    }
+    memory::wipe();
+    IS_LEFT.store(1, Relaxed);
+}
+
+/// Whether there is nothing of a former area.
+fn has_left(own: *const Slot) -> bool {
+    if IS_LEFT.load(Relaxed) != 0 && memory::is_quiet(unsafe { own.as_ref() }) {
+        // SAFETY: as in `take_away`.
+        unsafe { memory::unmap() };
+        IS_LEFT.store(0, Relaxed);
+    }
+    IS_LEFT.load(Relaxed) == 0
 }
 
 /// All calls go straight to the real functions.
@@ -219,58 +193,122 @@ fn sleep() {
 
 /// vmaudit is gone: what is counted has no reader.
 pub fn give_up() {
-    if IS_ARMED.load(Relaxed) != 0 {
-        area().head().mode.store(MODE_OFF, Relaxed);
-    }
+    area().head().mode.store(MODE_OFF, Relaxed);
 }
 
-fn start(first: bool, forked: bool) -> Option<u32> {
-    let mut name = [0u8; SOCKET_NAME];
-    if first {
-        let Some(len) = socket_name(&mut name) else {
-            IS_ARMED.store(1, Relaxed);
-            return None;
-        };
-        for (to, from) in SOCKET.iter().zip(&name[..len]) {
-            to.store(*from, Relaxed);
-        }
+/// How a process finds who listens, and what it has to know.
+struct Way {
+    path: [u8; SOCKET_PATH],
+    token: [u8; TOKEN],
+}
+
+fn start(state: u32, forked: bool) -> Option<u32> {
+    // With another library of the kind before this one, that one counts.
+    if real::is_second() || !has_left(unsafe { (*current()).slot }) {
+        return None;
     }
-    for (to, from) in name.iter_mut().zip(&SOCKET) {
-        *to = from.load(Relaxed);
-    }
-    let len = name.iter().position(|&byte| byte == 0)?;
-    let name = &name[..len];
-    let hello = Hello { magic: MAGIC, forked: forked as u32, pad: 0 };
-    let bytes = unsafe { core::slice::from_raw_parts((&raw const hello).cast::<u8>(), size_of::<Hello>()) };
-    let [file, bell] = sys::files_for(name, bytes)?;
-    let shared = sys::PROT_READ | sys::PROT_WRITE;
-    // In the place of a former one: a thread that was held up in it finds memory there still.
-    let (former, former_bell) = (AREA.load(Relaxed), DOORBELL.load(Relaxed).cast::<u8>());
-    let (at, bell_at) = unsafe {
-        let flags = sys::MAP_SHARED | sys::MAP_NORESERVE;
-        (sys::map_at(former, BYTES, shared, flags, file), sys::map_at(former_bell, 4096, shared, flags, bell))
+    let waker = match forked {
+        true => CONTROL.counts_for.load(Relaxed),
+        false => CONTROL.request.swap(0, AcqRel),
     };
-    sys::close(file);
-    sys::close(bell);
-    if at.is_null() || bell_at.is_null() {
+    let connection = match state {
+        RESTING => offer(waker, || true),
+        COUNTING => connect(true).or_else(offer_to_parents),
+        _ => connect(false),
+    }?;
+    let mode = socket::receive(connection).and_then(|files| {
+        let mode = count_in(files, forked);
+        files.into_iter().for_each(sys::close);
+        mode
+    });
+    sys::close(connection);
+    CONTROL.counts_for.store(if mode.is_some() { waker } else { 0 }, Relaxed);
+    mode
+}
+
+/// By the environment.
+fn connect(forked: bool) -> Option<isize> {
+    let Way { path, token } = way()?;
+    let fd = socket::connect(&path)?;
+    let control = &raw const CONTROL as u64;
+    if socket::greet(fd, &Hello { magic: MAGIC, forked: forked as u32, pad: 0, control, token }) {
+        return Some(fd);
+    }
+    sys::close(fd);
+    None
+}
+
+/// How often it is looked whether that was done.
+const GLANCES: u32 = 20;
+
+/// vmaudit takes an end of a connection from this process.
+fn offer(number: u64, is_there: impl Fn() -> bool) -> Option<isize> {
+    let [own, other] = socket::pair()?;
+    CONTROL.descriptor.store(other as u32, Relaxed);
+    CONTROL.offered.store(number, Release);
+    let is_taken = (0..GLANCES).any(|_| socket::wait(own) || !is_there()) && socket::wait(own);
+    CONTROL.offered.store(0, Release);
+    sys::close(other);
+    if is_taken {
+        return Some(own);
+    }
+    sys::close(own);
+    None
+}
+
+/// A child of fork that does not find vmaudit by a path (it runs as another user by now, or somewhere else) rings its
+/// parent's bell.
+fn offer_to_parents() -> Option<isize> {
+    let (bell, number) = (memory::bell(), sys::random() | 1);
+    let is_free = |slot: &&Forked| slot.number.compare_exchange(0, number, AcqRel, Relaxed).is_ok();
+    let slot = bell.forked.iter().find(is_free)?;
+    slot.pid.store(sys::getpid(), Release);
+    bell.rung.fetch_add(1, Release);
+    sys::wake(&bell.rung);
+    // The time goes on while vmaudit is there, and it takes the number away where it may not take the descriptor.
+    let last = core::cell::Cell::new(bell.tick.load(Relaxed));
+    let is_there = || {
+        let now = bell.tick.load(Relaxed);
+        last.replace(now) != now && slot.number.load(Acquire) == number
+    };
+    let connection = offer(number, is_there);
+    let _ = slot.number.compare_exchange(number, 0, AcqRel, Relaxed);
+    connection
+}
+
+/// vmaudit looks what there is to be answered.
+pub fn ring() {
+    let bell = memory::bell();
+    bell.rung.fetch_add(1, Release);
+    sys::wake(&bell.rung);
+}
+
+/// Begins to count in the area and with the doorbell that two files are.
+pub fn count_in([file, bell]: [isize; 2], forked: bool) -> Option<u32> {
+    memory::begin();
+    stacks::begin();
+    shadow::begin();
+    samples::begin();
+    walk::begin();
+    if !memory::map_bell(bell) {
         return None;
     }
-    AREA.store(at, Relaxed);
-    DOORBELL.store(bell_at.cast(), Relaxed);
-    GENERATION.fetch_add(1, Relaxed);
-    CONTROL.area.store(at as u64, Relaxed);
-    let area = Area(at);
-    if area.head().magic.load(Relaxed) != MAGIC {
-        return None;
-    }
+    let area = memory::map(file)?;
     let awake = match AWAKE.load(Relaxed) {
         former if former.is_null() => sys::page_wiped_by_fork().cast::<AtomicU32>(),
         former => former,
     };
-    if awake.is_null() {
+    if awake.is_null() || !sys::register_barrier() {
+        // SAFETY: nobody has seen it.
+        unsafe { memory::unmap() };
         return None;
     }
-    let mode = area.head().mode.load(Relaxed);
+    let generation = GENERATION.fetch_add(1, Relaxed) + 1;
+    if forked {
+        FORKED_AT.store(generation, Relaxed);
+    }
+    CONTROL.area.store(area.head() as *const Head as u64, Relaxed);
+    let mode = area.head().mode.load(Relaxed).min(MODE_EXACT);
     heed_no_more();
     let free = match mode {
         MODE_EXACT => super::free_slow as *mut (),
@@ -291,6 +329,13 @@ fn start(first: bool, forked: bool) -> Option<u32> {
     Some(mode)
 }
 
+/// In a child of fork. Where a handler of a signal has forked, and this thread goes on in a hook, it finds zeros there.
+unsafe extern "C" fn child() {
+    if unsafe { (*current()).inside } != 0 && STATE.load(Relaxed) == COUNTING {
+        memory::forked_in_a_hook();
+    }
+}
+
 /// Publishes the addresses of the real functions, as far as they were resolved.
 pub fn publish_real() {
     if mode() != MODE_OFF {
@@ -301,41 +346,47 @@ pub fn publish_real() {
 }
 
 /// From the environment that the process was started with: libc may not have it yet.
-fn socket_name(to: &mut [u8; SOCKET_NAME]) -> Option<usize> {
-    const VARIABLE: &[u8] = b"VMAUDIT_HEAP=";
+fn way() -> Option<Way> {
     let fd = sys::open(b"/proc/self/environ\0");
     if fd < 0 {
         return None;
     }
-    let mut bytes = [0u8; 512];
-    // How much of the variable's name has been matched, and of its value.
-    let (mut met, mut len, mut other) = (0, 0, false);
-    let found = 'read: loop {
+    let found = read_way(fd);
+    sys::close(fd);
+    found
+}
+
+fn read_way(fd: isize) -> Option<Way> {
+    let name = VARIABLE.as_bytes();
+    let (mut way, mut bytes) = (Way { path: [0; SOCKET_PATH], token: [0; TOKEN] }, [0u8; 512]);
+    // Bytes of the variable so far, its name and `=` among them; None: another one.
+    let mut met = Some(0);
+    loop {
         let got = sys::read(fd, &mut bytes);
         if got <= 0 {
-            break None;
+            return None;
         }
-        for &byte in &bytes[..(got as usize).min(bytes.len())] {
-            if met == VARIABLE.len() {
-                match byte {
-                    0 => break 'read Some(len),
-                    _ if len == to.len() - 1 => break 'read None,
-                    _ => {
-                        to[len] = byte;
-                        len += 1;
-                    }
+        for &byte in bytes.get(..got as usize)? {
+            let path = name.len() + 1 + TOKEN + 1;
+            met = match met {
+                // There is a zero behind the path.
+                Some(at) if byte == 0 && at > path => return Some(way),
+                _ if byte == 0 => Some(0),
+                Some(at) if at < name.len() && byte == name[at] => Some(at + 1),
+                Some(at) if at == name.len() && byte == b'=' => Some(at + 1),
+                Some(at) if at > name.len() && at + 1 < path => {
+                    way.token[at - name.len() - 1] = byte;
+                    Some(at + 1)
                 }
-            } else if byte == 0 {
-                (met, other) = (0, false);
-            } else if !other && byte == VARIABLE[met] {
-                met += 1;
-            } else {
-                other = true;
-            }
+                Some(at) if at + 1 == path && byte == b':' => Some(at + 1),
+                Some(at) if at >= path && at - path < SOCKET_PATH - 1 => {
+                    way.path[at - path] = byte;
+                    Some(at + 1)
+                }
+                _ => None,
+            };
         }
-    };
-    sys::close(fd);
-    found.filter(|&len| len > 0)
+    }
 }
 
 /// libc's destructor of a thread's value calls [`Thread::end`].
@@ -365,11 +416,12 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
     real::resolve();
+    real::at_fork(child);
     // Also where nothing will ever be allocated: that is known then.
     let thread = unsafe { &mut *current() };
     if mode() == MODE_OFF && thread.inside == 0 {
-        thread.inside = 1;
+        thread.enter();
         begin();
-        thread.inside = 0;
+        thread.leave();
     }
 }

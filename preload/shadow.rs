@@ -1,15 +1,33 @@
 //! The words of the blocks ([`super::pages`]): put where the next search for the address finds them. Threads that have
 //! blocks in the same page take turns; a program with one thread needs no atomic operation.
 
-use super::area::Head;
+use super::area::BLOCK_PART;
+use super::memory::{self, Area, block_words, reach};
 use super::pages::{
-    ADDRESS_BITS, KEY, LEAVES, LOCKED, MAX_WORDS, RUN_WORDS, Search, WORD_COUNTS, key_of, page_word, place,
-    where_of, words_of,
+    ADDRESS_BITS, KEY, LOCKED, RUN_WORDS, Search, WORD_COUNTS, key_of, page_word, place, where_of, words_of,
 };
 use super::search::search;
-use super::setup::{self, Area};
+use super::setup;
 use super::sys;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use super::thread::Thread;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+/// Taken while a page gets other words.
+static WORDS_LOCK: AtomicU32 = AtomicU32::new(0);
+/// The word that the next run begins with.
+static NEXT_RUN: AtomicUsize = AtomicUsize::new(0);
+/// What is left of the newest run for each of [`WORD_COUNTS`]: from, to.
+static RUNS: [[AtomicUsize; 2]; WORD_COUNTS.len()] =
+    [const { [const { AtomicUsize::new(0) }; 2] }; WORD_COUNTS.len()];
+/// Those that are free: the first one, + 1.
+static FREE_WORDS: [AtomicUsize; WORD_COUNTS.len()] = [const { AtomicUsize::new(0) }; WORD_COUNTS.len()];
+
+/// Words are handed out anew with each area.
+pub fn begin() {
+    WORDS_LOCK.store(0, Relaxed);
+    NEXT_RUN.store(0, Relaxed);
+    RUNS.iter().flatten().chain(&FREE_WORDS).for_each(|at| at.store(0, Relaxed));
+}
 
 /// A page's words, which no other thread changes meanwhile.
 struct Page {
@@ -49,7 +67,7 @@ impl Page {
 
     #[inline(always)]
     fn words(&self, area: Area) -> &'static [AtomicU64] {
-        let (first, len) = words_of(self.value);
+        let (first, len) = words_of(self.value, block_words());
         area.words(first, len)
     }
 }
@@ -63,46 +81,25 @@ impl Drop for Page {
     }
 }
 
+/// The leaf that the thread was led to last is the one that it is led to next, mostly.
 #[inline(always)]
-fn page_of(area: Area, (window, page): (usize, usize), make: bool) -> Option<&'static AtomicU64> {
-    let leaf = match area.window(window).load(Acquire) {
-        0 if make => add_leaf(area, window)?,
-        0 => return None,
-        leaf => leaf,
-    };
-    Some(area.page(leaf as usize - 1, page))
-}
-
-#[cold]
-#[inline(never)]
-fn add_leaf(area: Area, window: usize) -> Option<u32> {
-    let head = area.head();
-    sys::lock(&head.leaf_lock);
-    let known = area.window(window).load(Acquire);
-    let next = head.next_leaf.load(Relaxed);
-    let leaf = if known != 0 {
-        known
-    } else if (next as usize) < LEAVES {
-        area.leaf_window(next as usize).store(window as u32, Relaxed);
-        head.next_leaf.store(next + 1, Release);
-        area.window(window).store(next + 1, Release);
-        next + 1
-    } else {
-        0
-    };
-    head.leaf_lock.store(0, Release);
-    (leaf != 0).then_some(leaf)
+fn page_of(area: Area, thread: &mut Thread, (window, page): (usize, usize), make: bool) -> Option<&'static AtomicU64> {
+    if thread.window != window as u64 + 1 {
+        thread.leaf = memory::leaf(window, make)?;
+        thread.window = window as u64 + 1;
+    }
+    Some(area.page(thread.leaf, page))
 }
 
 /// What was there for the address, 0 for nothing, and where among the page's words the new one is; None where
 /// there is no space.
 #[inline(always)]
-pub fn put(area: Area, address: u64, new: u64) -> Option<(u64, usize)> {
+pub fn put(area: Area, thread: &mut Thread, address: u64, new: u64) -> Option<(u64, usize)> {
     if address >> ADDRESS_BITS != 0 {
         return None;
     }
     let (window, page, at) = place(address);
-    let mut page = Page::lock(page_of(area, (window, page), true)?);
+    let mut page = Page::lock(page_of(area, thread, (window, page), true)?);
     let words = page.words(area);
     match search(words, at) {
         Search::Found(index) => {
@@ -121,12 +118,18 @@ pub fn put(area: Area, address: u64, new: u64) -> Option<(u64, usize)> {
 /// Removes what is there for the address, if `is_meant`. 0 for nothing. `hint`: where it was put, if the
 /// page has the same words still.
 #[inline(always)]
-pub fn take(area: Area, address: u64, hint: Option<usize>, is_meant: impl FnOnce(u64) -> bool) -> u64 {
+pub fn take(
+    area: Area,
+    thread: &mut Thread,
+    address: u64,
+    hint: Option<usize>,
+    is_meant: impl FnOnce(u64) -> bool,
+) -> u64 {
     if address >> ADDRESS_BITS != 0 {
         return 0;
     }
     let (window, page, at) = place(address);
-    let Some(page) = page_of(area, (window, page), false) else { return 0 };
+    let Some(page) = page_of(area, thread, (window, page), false) else { return 0 };
     let page = Page::lock(page);
     let words = page.words(area);
     let is_there =
@@ -165,15 +168,15 @@ fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
             _ => false,
         });
         if !fits {
-            give_back(area.head(), words, (first, class));
+            give_back(words, (first, class));
             continue;
         }
-        let (old, _) = words_of(page.value);
+        let (old, _) = words_of(page.value, block_words());
         page.value = page_word(first, len);
         // vmaudit reads the words where the page says that they are.
         page.word.store(page.value | page.was_locked as u64, Release);
         if let Some(class) = WORD_COUNTS.iter().position(|&len| len == former.len()) {
-            give_back(area.head(), former, (old, class));
+            give_back(former, (old, class));
         }
         return true;
     }
@@ -181,46 +184,43 @@ fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
 }
 
 fn allocate_words(area: Area, class: usize) -> Option<usize> {
-    let head = area.head();
-    sys::lock(&head.words_lock);
+    sys::lock(&WORDS_LOCK);
     let found = find_words(area, class);
-    head.words_lock.store(0, Release);
+    WORDS_LOCK.store(0, Release);
     found
 }
 
 /// Free words are all zero, but for the first one of each run: where the next one is, + 1.
 fn find_words(area: Area, class: usize) -> Option<usize> {
-    let head = area.head();
-    let free = head.free_words[class].load(Relaxed);
-    if let Some(first) = (free as usize).checked_sub(1) {
+    let len = WORD_COUNTS[class];
+    if let Some(first) = FREE_WORDS[class].load(Relaxed).checked_sub(1) {
         let link = &area.words(first, 1)[0];
-        head.free_words[class].store(link.load(Relaxed), Relaxed);
-        link.store(0, Relaxed);
+        let next = link.swap(0, Relaxed) as usize;
+        // Somebody else may have written there: then those that follow are lost, and no more.
+        let is_sound = next == 0 || next - 1 + len <= block_words();
+        FREE_WORDS[class].store(if is_sound { next } else { 0 }, Relaxed);
         return Some(first);
     }
-    let run = &head.runs[class];
-    let (at, end) = (run.start.load(Relaxed) as usize, run.end.load(Relaxed) as usize);
-    let (at, end) = if at + WORD_COUNTS[class] <= end {
-        (at, end)
-    } else {
-        let next = head.next_run.load(Relaxed) as usize;
-        if next + RUN_WORDS > MAX_WORDS {
+    let [start, end] = &RUNS[class];
+    let mut at = start.load(Relaxed);
+    if at + len > end.load(Relaxed) {
+        at = NEXT_RUN.load(Relaxed);
+        if !reach(BLOCK_PART, (at + RUN_WORDS) * 8) {
             return None;
         }
-        head.next_run.store((next + RUN_WORDS) as u64, Relaxed);
-        (next, next + RUN_WORDS)
-    };
-    run.start.store((at + WORD_COUNTS[class]) as u64, Relaxed);
-    run.end.store(end as u64, Relaxed);
+        NEXT_RUN.store(at + RUN_WORDS, Relaxed);
+        end.store(at + RUN_WORDS, Relaxed);
+    }
+    start.store(at + len, Relaxed);
     Some(at)
 }
 
-fn give_back(head: &Head, words: &[AtomicU64], (first, class): (usize, usize)) {
+fn give_back(words: &[AtomicU64], (first, class): (usize, usize)) {
     words.iter().for_each(|word| word.store(0, Relaxed));
-    sys::lock(&head.words_lock);
+    sys::lock(&WORDS_LOCK);
     if let Some(link) = words.first() {
-        link.store(head.free_words[class].load(Relaxed), Relaxed);
-        head.free_words[class].store(first as u64 + 1, Relaxed);
+        link.store(FREE_WORDS[class].load(Relaxed) as u64, Relaxed);
+        FREE_WORDS[class].store(first + 1, Relaxed);
     }
-    head.words_lock.store(0, Release);
+    WORDS_LOCK.store(0, Release);
 }

@@ -9,37 +9,41 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 const OPEN: usize = 2;
 const READ: usize = 0;
 const CLOSE: usize = 3;
+const FSTAT: usize = 5;
 const MMAP: usize = 9;
 const MUNMAP: usize = 11;
 const RT_SIGPROCMASK: usize = 14;
 const IOCTL: usize = 16;
+const MREMAP: usize = 25;
 const MADVISE: usize = 28;
-const SOCKET: usize = 41;
-const CONNECT: usize = 42;
-const SENDTO: usize = 44;
-const RECVMSG: usize = 47;
-const SETSOCKOPT: usize = 54;
 const NANOSLEEP: usize = 35;
-const GETTID: usize = 186;
+const GETPID: usize = 39;
+const FCNTL: usize = 72;
+const PRCTL: usize = 157;
+const MUNLOCK: usize = 150;
 const FUTEX: usize = 202;
+const GETRANDOM: usize = 318;
+const MEMBARRIER: usize = 324;
 
-pub const PROT_READ: usize = 1;
-pub const PROT_WRITE: usize = 2;
-pub const MAP_SHARED: usize = 1;
-pub const MAP_PRIVATE: usize = 2;
+const PROT_READ: usize = 1;
+const PROT_WRITE: usize = 2;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
 const MAP_FIXED: usize = 0x10;
-pub const MAP_ANONYMOUS: usize = 0x20;
-pub const MAP_NORESERVE: usize = 0x4000;
+const MAP_ANONYMOUS: usize = 0x20;
+const MAP_NORESERVE: usize = 0x4000;
+const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 const MADV_REMOVE: usize = 9;
+const MADV_DONTFORK: usize = 10;
+const MADV_DONTDUMP: usize = 16;
 const MADV_WIPEONFORK: usize = 18;
 const O_CLOEXEC: usize = 0o2_000_000;
-const AF_UNIX: u16 = 1;
-const SOCK_SEQPACKET: usize = 5;
-const SOL_SOCKET: usize = 1;
-const SO_RCVTIMEO: usize = 20;
-const SO_SNDTIMEO: usize = 21;
-const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
-const MSG_NOSIGNAL: usize = 0x4000;
+const F_GET_SEALS: usize = 1034;
+const GRND_NONBLOCK: usize = 1;
+const PR_SET_VMA: usize = 0x5356_4d41;
+const PR_SET_VMA_ANON_NAME: usize = 0;
+const MEMBARRIER_PRIVATE_EXPEDITED: usize = 8;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: usize = 16;
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 const PROCMAP_QUERY: usize = 0xc068_6611;
@@ -47,8 +51,10 @@ const EINTR: isize = -4;
 const EFAULT: isize = -14;
 const ETIMEDOUT: isize = -110;
 
+pub const PAGE: usize = 4096;
+
 #[inline]
-unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+pub unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
     let result: isize;
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
@@ -57,27 +63,86 @@ unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, 
     result
 }
 
-pub fn gettid() -> u64 {
-    unsafe { call(GETTID, 0, 0, 0, 0, 0, 0) as u64 }
-}
-
-/// Null where the kernel refuses.
-pub fn map(bytes: usize, protection: usize, flags: usize, fd: isize) -> *mut u8 {
-    unsafe { map_at(null_mut(), bytes, protection, flags, fd) }
-}
-
-/// In place of what is mapped there, unless `to` is null.
+/// Memory at the address and nowhere else: of the shared file, or anonymous and private (`file` is None). It is in no core dump and in no
+/// child of fork, and what has locked everything (mlockall(2)) does not lock it. False where the kernel refuses, or something is there.
 ///
 /// # Safety
-/// What is there must be of the same kind: others may be using it.
-pub unsafe fn map_at(to: *mut u8, bytes: usize, protection: usize, flags: usize, fd: isize) -> *mut u8 {
-    let flags = if to.is_null() { flags } else { flags | MAP_FIXED };
-    let at = unsafe { call(MMAP, to as usize, bytes, protection, flags, fd as usize, 0) };
-    if at < 0 && at > -4096 { null_mut() } else { at as *mut u8 }
+/// With `replace`, what is there must not be used in another way.
+pub unsafe fn map_at(at: usize, bytes: usize, file: Option<(isize, usize)>, replace: bool) -> bool {
+    let (kind, fd, offset) = match file {
+        Some((fd, offset)) => (MAP_SHARED, fd, offset),
+        None => (MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+    };
+    let place = if replace { MAP_FIXED } else { MAP_FIXED_NOREPLACE };
+    let protection = PROT_READ | PROT_WRITE;
+    let flags = kind | place | MAP_NORESERVE;
+    let got = unsafe { call(MMAP, at, bytes, protection, flags, fd as usize, offset) };
+    if got == at as isize {
+        hide(at, bytes);
+        return true;
+    }
+    // Before Linux 4.17 the address is a hint.
+    if got > 0 {
+        unsafe { unmap(got as *mut u8, bytes) };
+    }
+    false
 }
 
+fn hide(at: usize, bytes: usize) {
+    // SAFETY: neither changes what is in the memory.
+    unsafe {
+        call(MADVISE, at, bytes, MADV_DONTDUMP, 0, 0, 0);
+        call(MADVISE, at, bytes, MADV_DONTFORK, 0, 0, 0);
+        call(MUNLOCK, at, bytes, 0, 0, 0, 0);
+    }
+}
+
+/// The mapping that ends at `end` gets so many bytes more, of the same file. It stays where it is, and as it is. False
+/// where the kernel refuses.
+///
+/// # Safety
+/// Its last page is one of ours.
+pub unsafe fn extend(end: usize, more: usize) -> bool {
+    let last = end - PAGE;
+    let got = unsafe { call(MREMAP, last, PAGE, PAGE + more, 0, 0, 0) };
+    unsafe { call(MUNLOCK, end, more, 0, 0, 0, 0) };
+    got == last as isize
+}
+
+/// A page of a shared file, which children of fork have as well, and no core dump. Null where the kernel refuses.
+pub fn map_page(fd: isize) -> *mut u8 {
+    let (protection, flags) = (PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE);
+    let at = unsafe { call(MMAP, 0, PAGE, protection, flags, fd as usize, 0) };
+    if at < 0 && at > -4096 {
+        return null_mut();
+    }
+    unsafe {
+        call(MADVISE, at as usize, PAGE, MADV_DONTDUMP, 0, 0, 0);
+        call(MUNLOCK, at as usize, PAGE, 0, 0, 0, 0);
+    }
+    at as *mut u8
+}
+
+pub fn getpid() -> u32 {
+    unsafe { call(GETPID, 0, 0, 0, 0, 0, 0) as u32 }
+}
+
+/// Private memory of one thread, in no core dump and in no child of fork. Null where the kernel refuses.
 pub fn map_private(bytes: usize) -> *mut u8 {
-    map(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1)
+    let at = map_anonymous(bytes);
+    if !at.is_null() {
+        hide(at as usize, bytes);
+        const NAME: &[u8] = b"vmaudit-heap\0";
+        let (option, what) = (PR_SET_VMA, PR_SET_VMA_ANON_NAME);
+        unsafe { call(PRCTL, option, what, at as usize, bytes, NAME.as_ptr() as usize, 0) };
+    }
+    at
+}
+
+fn map_anonymous(bytes: usize) -> *mut u8 {
+    let (protection, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+    let at = unsafe { call(MMAP, 0, bytes, protection, flags, usize::MAX, 0) };
+    if at < 0 && at > -4096 { null_mut() } else { at as *mut u8 }
 }
 
 /// # Safety
@@ -99,7 +164,7 @@ pub unsafe fn remove(at: *const u8, bytes: usize) {
 }
 
 /// Whatever their priority.
-fn let_others_run() {
+pub fn let_others_run() {
     let time = [0usize, 20_000];
     unsafe { call(NANOSLEEP, time.as_ptr() as usize, 0, 0, 0, 0, 0) };
 }
@@ -127,9 +192,9 @@ pub fn lock(word: &AtomicU32) {
 
 /// A page that is all zeros in a child of fork. Null before Linux 4.14.
 pub fn page_wiped_by_fork() -> *mut u8 {
-    let page = map_private(4096);
-    if !page.is_null() && unsafe { call(MADVISE, page as usize, 4096, MADV_WIPEONFORK, 0, 0, 0) } < 0 {
-        unsafe { unmap(page, 4096) };
+    let page = map_anonymous(PAGE);
+    if !page.is_null() && unsafe { call(MADVISE, page as usize, PAGE, MADV_WIPEONFORK, 0, 0, 0) } < 0 {
+        unsafe { unmap(page, PAGE) };
         return null_mut();
     }
     page
@@ -153,7 +218,7 @@ pub fn close(fd: isize) {
     unsafe { call(CLOSE, fd as usize, 0, 0, 0, 0, 0) };
 }
 
-/// One waiter.
+/// Wakes one waiter, whichever process that is in.
 pub fn wake(word: &AtomicU32) {
     unsafe { call(FUTEX, word.as_ptr() as usize, FUTEX_WAKE, 1, 0, 0, 0) };
 }
@@ -221,89 +286,39 @@ fn listed(fd: isize, address: u64) -> Option<(u64, u64)> {
     }
 }
 
-#[repr(C)]
-struct Name {
-    family: u16,
-    /// An abstract one: begins with a zero byte.
-    path: [u8; 108],
+/// Bytes of a file.
+pub fn length(fd: isize) -> u64 {
+    let mut stat = [0u64; 18];
+    match unsafe { call(FSTAT, fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0) } {
+        0 => stat[6],
+        _ => 0,
+    }
 }
 
-#[repr(C)]
-struct Message {
-    name: usize,
-    name_len: usize,
-    parts: *mut Part,
-    part_count: usize,
-    control: *mut Control,
-    control_len: usize,
-    flags: usize,
+/// Seals of a memory file (fcntl(2)); negative where it is none.
+pub fn seals(fd: isize) -> isize {
+    unsafe { call(FCNTL, fd as usize, F_GET_SEALS, 0, 0, 0, 0) }
 }
 
-#[repr(C)]
-struct Part {
-    base: *mut u8,
-    len: usize,
+/// A number that nobody foresees.
+pub fn random() -> u64 {
+    let mut out = 0u64;
+    let got = unsafe { call(GETRANDOM, (&raw mut out) as usize, size_of::<u64>(), GRND_NONBLOCK, 0, 0, 0) };
+    if got == size_of::<u64>() as isize {
+        return out;
+    }
+    // SAFETY: an instruction of every x86-64.
+    let cycles = unsafe { core::arch::x86_64::_rdtsc() };
+    cycles.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-#[repr(C)]
-struct Control {
-    len: usize,
-    level: i32,
-    kind: i32,
-    fds: [i32; 2],
+/// Whether [`barrier`] will work.
+pub fn register_barrier() -> bool {
+    unsafe { call(MEMBARRIER, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0) == 0 }
 }
 
-/// Connects to vmaudit, and gets two files from it.
-pub fn files_for(socket: &[u8], hello: &[u8]) -> Option<[isize; 2]> {
-    let mut name = Name { family: AF_UNIX, path: [0; 108] };
-    for (to, from) in name.path.iter_mut().skip(1).zip(socket) {
-        *to = *from;
-    }
-    let fd = unsafe { call(SOCKET, AF_UNIX as usize, SOCK_SEQPACKET | O_CLOEXEC, 0, 0, 0, 0) };
-    if fd < 0 {
-        return None;
-    }
-    // A living vmaudit answers immediately.
-    let patience = [2u64, 0];
-    for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
-        let at = patience.as_ptr() as usize;
-        unsafe { call(SETSOCKOPT, fd as usize, SOL_SOCKET, option, at, size_of_val(&patience), 0) };
-    }
-    let files = exchange(fd, &name, 3 + socket.len(), hello);
-    close(fd);
-    files
-}
-
-fn exchange(fd: isize, name: &Name, name_len: usize, hello: &[u8]) -> Option<[isize; 2]> {
-    let to = name as *const Name as usize;
-    if unsafe { call(CONNECT, fd as usize, to, name_len, 0, 0, 0) } < 0 {
-        return None;
-    }
-    let sent = unsafe { call(SENDTO, fd as usize, hello.as_ptr() as usize, hello.len(), MSG_NOSIGNAL, 0, 0) };
-    if sent != hello.len() as isize {
-        return None;
-    }
-    let mut answer = [0u8; 8];
-    let mut part = Part { base: answer.as_mut_ptr(), len: answer.len() };
-    let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1, -1] };
-    let mut message = Message {
-        name: 0,
-        name_len: 0,
-        parts: &mut part,
-        part_count: 1,
-        control: &mut control,
-        control_len: size_of::<Control>(),
-        flags: 0,
-    };
-    let at = &mut message as *mut Message as usize;
-    let got = loop {
-        let got = unsafe { call(RECVMSG, fd as usize, at, MSG_CMSG_CLOEXEC, 0, 0, 0) };
-        if got != EINTR {
-            break got;
-        }
-    };
-    if got <= 0 || control.len != size_of::<Control>() {
-        return None;
-    }
-    Some(control.fds.map(|fd| fd as isize))
+/// What each thread has written before is seen here, and what is written here each thread sees from now on
+/// (membarrier(2), Linux 4.14). False where it is not so.
+pub fn barrier() -> bool {
+    unsafe { call(MEMBARRIER, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0) == 0 }
 }

@@ -1,11 +1,13 @@
 //! What a thread has for itself.
 
-use super::area::{Count, MODE_OFF, SHARDS, STACKS, Shard};
+use super::area::{CHUNK_STACKS, Count, MODE_OFF, SHARDS, Shard, spread};
 use super::interpreted::{self, Interpreted};
+use super::memory::{self, SLOTS, Slot};
+use super::pages::STACKS;
 use super::{blocks, setup, sys};
 use core::arch::{asm, global_asm};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*, compiler_fence};
 
 /// In thread-local storage that is there from the thread's first instruction on; the assembly below knows
 /// that `left` comes first.
@@ -21,8 +23,11 @@ pub struct Thread {
     /// Its stack's mapping.
     pub stack_start: u64,
     pub stack_end: u64,
-    pub counts: *mut Count,
-    pub shard: *mut Shard,
+    /// Where its chunks of counts are.
+    pub chunks: *const AtomicPtr<Count>,
+    /// Its own, or the one that it shares; null before it has counted.
+    pub slot: *const Slot,
+    pub shard: *const Shard,
     /// Others count in the same shard.
     pub is_shared: u32,
     /// Where among its page's words that of `newest` was put.
@@ -33,6 +38,9 @@ pub struct Thread {
     pub newest: u64,
     /// In an interpreter; 0: it has none there.
     pub state: u64,
+    /// The window that it was led to last, + 1, and its leaf.
+    pub window: u64,
+    pub leaf: usize,
 }
 
 global_asm!(
@@ -41,12 +49,12 @@ global_asm!(
     ".globl vmaudit_thread",
     ".hidden vmaudit_thread",
     ".type vmaudit_thread,@object",
-    ".size vmaudit_thread,96",
-    "vmaudit_thread: .zero 96",
+    ".size vmaudit_thread,120",
+    "vmaudit_thread: .zero 120",
     ".text",
 );
 
-const _: () = assert!(size_of::<Thread>() == 96);
+const _: () = assert!(size_of::<Thread>() == 120);
 
 #[inline(always)]
 pub fn current() -> *mut Thread {
@@ -58,8 +66,10 @@ pub fn current() -> *mut Thread {
     at
 }
 
-/// Stacks that were walked are recognised by what the walk had read.
+/// Stacks that were walked are recognised by what the walk had read: so many, and fewer where there are many threads.
 pub const MEMO_SETS: usize = 128;
+pub const FEWER_MEMO_SETS: usize = 16;
+const THREADS_WITH_ALL: usize = 16;
 pub const MEMO_WORDS: usize = 96;
 pub const MOST_FRAMES: usize = 512;
 
@@ -96,69 +106,172 @@ pub struct Memory {
     pub len: usize,
     pub flags: u32,
     pub interpreted: Interpreted,
-    pub memos: [Memos; MEMO_SETS],
+    /// A power of two.
+    pub sets: usize,
+    memos: [Memos; MEMO_SETS],
+}
+
+impl Memory {
+    const fn bytes(sets: usize) -> usize {
+        size_of::<Memory>() - (MEMO_SETS - sets) * size_of::<Memos>()
+    }
+
+    /// The set that a number leads to.
+    ///
+    /// # Safety
+    /// The memory is there.
+    #[inline(always)]
+    pub unsafe fn memos<'a>(memory: *mut Memory, key: u64) -> &'a mut Memos {
+        unsafe {
+            let at = spread(key, MEMO_SETS.trailing_zeros()) & ((*memory).sets - 1);
+            &mut *(&raw mut (*memory).memos).cast::<Memos>().add(at)
+        }
+    }
 }
 
 impl Thread {
-    /// Takes a shard of the area, and memory.
+    /// From now on, until [`Thread::leave`], the area stays.
+    #[inline(always)]
+    pub fn enter(&mut self) {
+        self.inside = 1;
+        // SAFETY: a slot is a static.
+        match unsafe { self.slot.as_ref() } {
+            Some(slot) if self.is_shared == 0 => slot.busy.store(1, Relaxed),
+            Some(slot) => drop(slot.busy.fetch_add(1, Relaxed)),
+            None => {}
+        }
+        // Who takes the area away makes the processor keep this order (memory::is_quiet).
+        compiler_fence(SeqCst);
+    }
+
+    #[inline(always)]
+    pub fn leave(&mut self) {
+        // SAFETY: as above.
+        match unsafe { self.slot.as_ref() } {
+            Some(slot) if self.is_shared == 0 => slot.busy.store(0, Release),
+            Some(slot) => drop(slot.busy.fetch_sub(1, Release)),
+            None => {}
+        }
+        self.inside = 0;
+    }
+
+    /// Takes a slot, with which the thread is in a hook already.
     #[cold]
     #[inline(never)]
-    pub fn begin(&mut self) {
-        let area = setup::area();
+    fn take_slot(&mut self) {
+        let free = |slot: &Slot| slot.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        // What is left of it once it has ended is not worth a slot.
+        let own = match self.ended {
+            0 => SLOTS.iter().take(SHARDS - 1).position(free),
+            _ => None,
+        };
+        let slot = &SLOTS[own.unwrap_or(SHARDS - 1)];
+        (self.slot, self.is_shared) = (slot, own.is_none() as u32);
+        slot.busy.fetch_add(1, SeqCst);
+    }
+
+    /// Of the slot.
+    fn number(&self) -> usize {
+        (self.slot as usize - SLOTS.as_ptr() as usize) / size_of::<Slot>()
+    }
+
+    /// Begins with an area: takes a shard of it, and memory. False where nothing is counted any more, or there is no memory.
+    #[cold]
+    #[inline(never)]
+    pub fn begin(&mut self) -> bool {
+        // The process that this one was forked from had that.
+        if self.generation < setup::forked_at() {
+            (self.slot, self.memory) = (null(), null_mut());
+        }
+        if self.slot.is_null() {
+            self.take_slot();
+        }
+        if setup::mode() == MODE_OFF {
+            return false;
+        }
+        let (area, number) = (memory::area(), self.number());
+        self.chunks = memory::chunks_of(number);
+        if self.chunks.is_null() {
+            area.head().doubts.uncounted.fetch_add(1, Relaxed);
+            return false;
+        }
+        self.take_memory(number);
         self.generation = setup::generation();
         (self.stack_start, self.stack_end) = (0, 0);
-        self.random = (self as *const Thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            ^ sys::gettid() << 20
-            ^ 0x1234_5678_9abc_def1;
-        for _ in 0..4 {
-            self.random();
-        }
+        (self.window, self.newest) = (0, 0);
+        self.random = sys::random() | 1;
         if self.ended == 0 {
             area.head().peaks.threads.fetch_add(1, Relaxed);
         }
-        let shards = &area.head().shards;
-        let free = |shard: &Shard| shard.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
-        // What is left of it once it has ended is not worth a shard.
-        let own = match self.ended {
-            0 => shards.iter().take(SHARDS - 1).position(free),
-            _ => None,
-        };
-        let number = own.unwrap_or(SHARDS - 1);
-        self.is_shared = own.is_none() as u32;
-        self.shard = &shards[number] as *const Shard as *mut Shard;
-        self.counts = unsafe { area.counts().add(number * STACKS) };
-        if self.memory.is_null() {
-            self.memory = sys::map_private(size_of::<Memory>()).cast();
-        } else if self.ended == 0 {
-            // Of the process that this was forked from: its stacks have other numbers here.
-            let sets = unsafe { (*self.memory).memos.iter_mut() };
-            sets.for_each(|set| set.memos.iter_mut().for_each(|memo| memo.ip = 0));
-        }
+        self.shard = &raw const area.head().shards[number];
         interpreted::begin(self);
-        if own.is_some() {
+        if self.is_shared == 0 {
             setup::end_is_notified(self);
+        }
+        true
+    }
+
+    fn take_memory(&mut self, number: usize) {
+        // SAFETY: `take_slot` has set it, to a static.
+        let slot = unsafe { &*self.slot };
+        let known = if self.is_shared == 0 { slot.memory.load(Relaxed).cast() } else { self.memory };
+        self.memory = known;
+        if known.is_null() {
+            let sets = if number < THREADS_WITH_ALL { MEMO_SETS } else { FEWER_MEMO_SETS };
+            let bytes = Memory::bytes(sets);
+            self.memory = sys::map_private(bytes).cast();
+            if self.memory.is_null() {
+                return;
+            }
+            unsafe { (*self.memory).sets = sets };
+            if self.is_shared == 0 {
+                slot.memory_bytes.store(bytes, Relaxed);
+                slot.memory.store(self.memory.cast(), Relaxed);
+            }
+        } else {
+            // They lead to stacks of a former area.
+            for set in 0..unsafe { (*known).sets } {
+                let memos = unsafe { &mut *(&raw mut (*known).memos).cast::<Memos>().add(set) };
+                memos.memos.iter_mut().for_each(|memo| memo.ip = 0);
+            }
         }
     }
 
-    /// To be called at the thread's end: another one may have its shard.
+    /// The counts of a stack, of this thread's shard. None where there is no space for them.
+    #[inline(always)]
+    pub fn count(&self, stack: u32) -> Option<&'static Count> {
+        let stack = stack as usize & STACKS;
+        // SAFETY: the table has an entry for each chunk that a stack may be in, and a chunk has counts for CHUNK_STACKS.
+        let entry = unsafe { &*self.chunks.add(stack / CHUNK_STACKS) };
+        let mut chunk = entry.load(Acquire);
+        if chunk.is_null() {
+            chunk = memory::add_chunk(self.number(), entry, stack / CHUNK_STACKS);
+        }
+        unsafe { chunk.add(stack % CHUNK_STACKS * !chunk.is_null() as usize).as_ref() }
+    }
+
+    /// To be called at the thread's end: another one may have its slot.
     pub fn end(&mut self) {
-        self.inside += 1;
+        self.enter();
         self.ended = 1;
-        // A child of fork that does not count has its parent's area still.
+        // A child of fork that does not count has nothing of its parent's.
         if self.generation == setup::generation() && setup::mode() != MODE_OFF {
-            setup::area().head().peaks.threads.fetch_sub(1, Relaxed);
+            memory::area().head().peaks.threads.fetch_sub(1, Relaxed);
             if self.is_shared == 0 {
-                let shard = unsafe { &*self.shard };
-                blocks::flush(shard);
-                shard.taken.store(0, Release);
+                blocks::flush(unsafe { &*self.shard });
+                unsafe { (*self.slot).free() };
+            } else if !self.memory.is_null() {
+                unsafe { sys::unmap(self.memory.cast(), Memory::bytes((*self.memory).sets)) };
             }
         }
-        let memory = core::mem::replace(&mut self.memory, null_mut());
-        if !memory.is_null() {
-            unsafe { sys::unmap(memory.cast(), size_of::<Memory>()) };
-        }
+        self.memory = null_mut();
         self.generation = 0;
-        self.inside -= 1;
+        let (slot, is_own) = (self.slot, self.is_shared == 0);
+        self.leave();
+        self.slot = null();
+        if is_own && let Some(slot) = unsafe { slot.as_ref() } {
+            slot.taken.store(0, Release);
+        }
     }
 
     /// xorshift64

@@ -3,10 +3,11 @@
 use super::area::{self, *};
 use super::interpreted;
 use super::pages::ADDRESS_BITS;
-use super::setup::{self, Area};
+use super::memory::{self, Area, reach};
+use super::setup;
 use super::stacks::intern;
 use super::sys;
-use super::thread::{MEMO_SETS, MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
+use super::thread::{MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Registers as a hook finds them, in the order in which it pushes them.
@@ -31,14 +32,16 @@ impl Registers {
 
 /// How long the clock may stand still before vmaudit is not queried any more.
 const PATIENCE_MS: u64 = 2000;
+/// How often that, of one that is there and does not answer.
+const PATIENCE_TIMES: u32 = 15;
 /// Along one stack.
 const MAX_REQUESTS: u32 = 64;
 
 /// There is no answer: vmaudit is gone, or stopped.
 static NO_ANSWER: AtomicU32 = AtomicU32::new(0);
 
-/// A child of fork may get answers again.
-pub fn listen_again() {
+/// Whom a new area is from gives answers.
+pub fn begin() {
     NO_ANSWER.store(0, Relaxed);
 }
 
@@ -49,7 +52,7 @@ const BP_KNOWN: u64 = 1;
 /// The number of the stack that called a hook; 0: it has none.
 #[inline(always)]
 pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
-    let area = setup::area();
+    let area = memory::area();
     let sp = registers.sp();
     if (sp < thread.stack_start || sp >= thread.stack_end) && !find_stack(thread, sp) {
         area.head().doubts.without_stack.fetch_add(1, Relaxed);
@@ -60,7 +63,8 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
         return 0;
     }
     let code = area.head().code.load(Relaxed);
-    let set = unsafe { &mut *(&raw mut (*thread.memory).memos[set_of(registers)]) };
+    // SAFETY: it is there.
+    let set = unsafe { Memory::memos(thread.memory, key_of(registers)) };
     let last = set.last & 1;
     let memo = &set.memos[last];
     if memo.is_of(registers, function, code) {
@@ -75,9 +79,8 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
 }
 
 #[inline(always)]
-fn set_of(registers: &Registers) -> usize {
-    let key = registers.ip ^ registers.sp() << 7;
-    spread(key, MEMO_SETS.trailing_zeros()) & (MEMO_SETS - 1)
+fn key_of(registers: &Registers) -> u64 {
+    registers.ip ^ registers.sp() << 7
 }
 
 impl Memo {
@@ -125,7 +128,7 @@ impl Memos {
 
 #[inline(always)]
 fn with_interpreted(thread: &mut Thread, registers: &Registers, function: u8, stack: u32) -> u32 {
-    match setup::area().head().interpreted.load(Relaxed) {
+    match memory::area().head().interpreted.load(Relaxed) {
         0 => stack,
         _ => interpreted::stack_of(thread, registers, function, stack),
     }
@@ -157,11 +160,13 @@ pub fn mix(hash: u64, word: u64) -> u64 {
 
 #[inline(never)]
 fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
-    let area = setup::area();
+    let area = memory::area();
     let head = area.head();
     let code = head.code.load(Acquire);
-    let Memory { frames, pointers, memos, len: walked, flags: end, .. } = unsafe { &mut *thread.memory };
-    let memo = memos[set_of(registers)].next();
+    // SAFETY: it is there, and the memos are no part of the rest.
+    let memo = unsafe { Memory::memos(thread.memory, key_of(registers)) }.next();
+    let (frames, pointers) =
+        unsafe { (&mut *(&raw mut (*thread.memory).frames), &mut *(&raw mut (*thread.memory).pointers)) };
     let first_sp = registers.sp();
     let (mut ip, mut sp, mut bp) = (registers.ip, first_sp, registers.bp);
     let mut hash = mix(code as u64, function as u64);
@@ -239,7 +244,7 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
             break;
         }
     }
-    (*walked, *end) = (len, flags);
+    unsafe { ((*thread.memory).len, (*thread.memory).flags) = (len, flags) };
     let stack = intern(area, (len, hash), (function as u32 | flags, code), |at| frames[at]);
     // What could not be requested may be known the next time.
     if words <= MEMO_WORDS && !may_change && stack != 0 {
@@ -252,7 +257,11 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
 
 #[inline(always)]
 fn find(area: Area, key: u64) -> u64 {
-    for at in probes(&RULE_TABLES, key, RULE_PROBES) {
+    let tables = (area.head().rule_tables.load(Acquire) as usize).min(RULE_TABLES.len());
+    if !reach(RULE_PART, in_all(&RULE_TABLES, tables) * size_of::<area::Rule>()) {
+        return 0;
+    }
+    for at in probes(&RULE_TABLES[..tables], key, RULE_PROBES) {
         let rule = area.rule(at);
         let known = rule.key.load(Acquire);
         if known == key {
@@ -277,15 +286,17 @@ fn is_generated(head: &Head, address: u64) -> bool {
 #[cold]
 #[inline(never)]
 fn request_rules(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
-    let area = setup::area();
+    let area = memory::area();
     if NO_ANSWER.load(Relaxed) != 0 {
         return false;
     }
     let free = |&number: &usize| {
+        if !reach(REQUEST_PART, (number + 1) * size_of::<area::Request>()) {
+            return false;
+        }
         let state = &area.request(number).state;
         state.compare_exchange(REQUEST_FREE, REQUEST_TAKEN, Acquire, Relaxed).is_ok()
     };
-    let bell = setup::doorbell();
     let Some(number) = (0..REQUESTS).find(free) else {
         area.head().doubts.unanswered.fetch_add(1, Relaxed);
         return false;
@@ -302,13 +313,14 @@ fn request_rules(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) 
     request.bp.store(bp, Relaxed);
     request.state.store(REQUEST_WAITS, Release);
     area.head().doubts.requests.fetch_add(1, Relaxed);
-    bell.rung.fetch_add(1, Release);
-    sys::wake(&bell.rung);
-    let mut tick = bell.tick.load(Relaxed);
+    setup::ring();
+    let mut tick = memory::bell().tick.load(Relaxed);
+    let mut left = PATIENCE_TIMES;
     while request.state.load(Acquire) == REQUEST_WAITS {
         if sys::wait(&request.state, REQUEST_WAITS, PATIENCE_MS) {
-            let now = bell.tick.load(Relaxed);
-            if now == tick {
+            let now = memory::bell().tick.load(Relaxed);
+            left -= 1;
+            if now == tick || left == 0 {
                 // A later answer finds a request whose thread does not wait: it stays taken.
                 NO_ANSWER.store(1, Relaxed);
                 setup::give_up();

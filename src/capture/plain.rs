@@ -42,7 +42,7 @@ plain! {
     vmaudit_heap_site = 64,
     block_key = 16,
     // In preload/area.rs, of the same kind.
-    Hello = 16,
+    Hello = 56,
 }
 
 /// What `bytes` begin with; `None` for what is too short.

@@ -12,8 +12,8 @@ pub mod own {
     pub const CATEGORY: &str = "vmaudit";
     /// The memory file (memfd_create(2)) that the library writes and vmaudit reads.
     pub const AREA: &str = "vmaudit-heap";
-    /// The one by which one wakes the other.
-    pub const BELL: &str = "vmaudit-heap-bell";
+    /// The library's own tables in a process, as the kernel names them (prctl(2), PR_SET_VMA_ANON_NAME).
+    pub const TABLES: &str = "[anon:vmaudit-heap]";
     /// The library.
     pub const LIBRARY: &str = "libvmaudit-heap.so";
 }

@@ -4,9 +4,9 @@ use super::{errno, poll, stat};
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
-use rustix::process::{PidfdFlags, WaitId, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitId, pidfd_getfd, pidfd_open, pidfd_send_signal, waitid};
 pub use rustix::process::{WaitIdOptions, WaitIdStatus};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// The process that has this number now (Linux 5.3); for a child that was not waited for yet the
 /// number is its own.
@@ -26,6 +26,14 @@ pub fn open(pid: i32) -> Result<OwnedFd, Errno> {
 pub fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
     pidfd_send_signal(pidfd, signal).map_err(errno)
+}
+
+/// A descriptor of another process, for one's own use as well (pidfd_getfd(2), Linux 5.6).
+///
+/// # Errors
+/// EPERM: it may not be inspected. EBADF: it has no such descriptor.
+pub fn take(pidfd: BorrowedFd<'_>, descriptor: RawFd) -> Result<OwnedFd, Errno> {
+    pidfd_getfd(pidfd, descriptor, PidfdGetfdFlags::empty()).map_err(errno)
 }
 
 /// True once all threads of the process are gone, be it waited for or not: then its descriptor

@@ -45,6 +45,7 @@ mod run {
 }
 mod security {
     mod claims;
+    mod heap;
     mod lent;
 }
 mod snapshot {

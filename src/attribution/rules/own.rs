@@ -7,7 +7,7 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, CategoryInfo, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::units::size;
-use crate::model::heap::own::{AREA, BELL, CATEGORY, LIBRARY};
+use crate::model::heap::own::{AREA, CATEGORY, LIBRARY, TABLES};
 
 pub const OWN: Category = Category(&CategoryInfo {
     id: CATEGORY,
@@ -24,9 +24,12 @@ pub struct OwnRule;
 
 /// `/memfd:NAME (deleted)`, as maps has it.
 fn is_ours(name: &[u8]) -> bool {
+    if name == TABLES.as_bytes() {
+        return true;
+    }
     let Some(name) = name.strip_prefix(b"/memfd:") else { return false };
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
-    [AREA, BELL, LIBRARY].iter().any(|own| own.as_bytes() == name)
+    [AREA, LIBRARY].iter().any(|own| own.as_bytes() == name)
 }
 
 impl Rule for OwnRule {
@@ -58,8 +61,8 @@ impl Rule for OwnRule {
 
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
         let mut advice = Advice::why(format!(
-            "vmaudit heap counts what this process allocates: a slot of memory for each 16 bytes of heap is reserved, \
-             of which those in use are in memory; without it VIRT is {} less, and RSS {}",
+            "vmaudit heap counts what this process allocates, in memory that grows with the blocks and stacks that are \
+             counted, and goes when it ends; without it VIRT is {} less, and RSS {}",
             size(group.footprint.virt),
             size(group.footprint.rss)
         ));
@@ -76,6 +79,7 @@ mod tests {
     fn by_the_whole_name() {
         assert!(is_ours(b"/memfd:vmaudit-heap (deleted)"));
         assert!(is_ours(b"/memfd:libvmaudit-heap.so"));
+        assert!(is_ours(b"[anon:vmaudit-heap]"));
         assert!(!is_ours(b"/memfd:vmaudit-heap-of-somebody (deleted)"));
         assert!(!is_ours(b"/tmp/vmaudit-heap"));
     }

@@ -1,12 +1,16 @@
 //! vmaudit's side of the shared memory.
+//!
+//! A process may write there what it likes. What it says is used as figures, or checked before it is used as an index, and what
+//! vmaudit spends on it is bounded by the memory that the process has written itself ([`Area::claims`]).
 
 use super::layout::{self, *};
 use super::pages::*;
-use crate::model::heap::own::{AREA, BELL};
+use super::view::View;
 use crate::model::{PAGE, UnwindRow};
+use crate::model::heap::own::AREA;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 use std::fs::File;
@@ -14,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// How is counted.
@@ -23,46 +28,23 @@ pub struct Settings {
     pub sample: Option<u64>,
 }
 
-/// The page that vmaudit and all processes share.
-pub struct Bell {
-    file: File,
-    map: MmapRaw,
-}
-
-impl Bell {
-    /// # Errors
-    /// When there is no memory for it.
-    pub fn new() -> io::Result<Bell> {
-        let file = File::from(memfd_create(BELL, MFdFlags::MFD_CLOEXEC)?);
-        file.set_len(PAGE)?;
-        let map = MmapOptions::new().map_raw(&file)?;
-        Ok(Bell { file, map })
-    }
-
-    fn page(&self) -> &Doorbell {
-        // SAFETY: as long as a page, and only atomics are in it.
-        unsafe { &*self.map.as_ptr().cast::<Doorbell>() }
-    }
-
-    pub fn raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
-    }
-
-    /// Counted up with each request.
-    pub fn rung(&self) -> &AtomicU32 {
-        &self.page().rung
-    }
-
-    /// What blocks are dated with: milliseconds.
-    pub fn publish_time(&self, milliseconds: u32) {
-        self.page().tick.store(milliseconds, Relaxed);
-    }
-}
-
 /// What one process counts in.
 pub struct Area {
-    file: File,
+    pub(super) file: File,
+    bell: (File, MmapRaw),
+    /// The first [`SERVED`] bytes. The file cannot become shorter: it is sealed.
     map: MmapRaw,
+    pub(super) stacks: Mutex<super::stacks::Views>,
+    claims: AtomicU64,
+}
+
+/// A memory file that nobody can make longer or shorter.
+fn sealed(bytes: u64) -> io::Result<File> {
+    let file = File::from(memfd_create(AREA, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+    file.set_len(bytes)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file)
 }
 
 /// A thread needs rules to walk its stack, and waits.
@@ -79,7 +61,7 @@ pub struct RuleRequest {
     pub is_full: bool,
 }
 
-/// Of one stack, by all threads. With samples, estimates: blocks in units of 1 / 1024.
+/// What was counted of one stack, by all threads. With samples, estimates: blocks in units of 1 / 1024.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
     pub allocations: u64,
@@ -94,41 +76,65 @@ pub struct Counted {
 }
 
 macro_rules! part {
-    ($name:ident, $at:expr, $of:ty, $count:expr) => {
+    ($name:ident, $part:expr, $of:ty, $count:expr) => {
         pub(super) fn $name(&self) -> &[$of] {
-            // SAFETY: the file is as long as all parts, and only atomics are in it.
-            unsafe { std::slice::from_raw_parts(self.map.as_ptr().add($at).cast::<$of>(), $count) }
+            const { assert!(PARTS[$part].at + $count * size_of::<$of>() <= SERVED) };
+            // SAFETY: so much is mapped, and only atomics are in it.
+            unsafe {
+                std::slice::from_raw_parts(self.map.as_ptr().add(PARTS[$part].at).cast::<$of>(), $count)
+            }
         }
     };
 }
 
 impl Area {
-    /// Takes no memory but for what is written.
+    /// Makes the file. It takes no memory but for what is written.
     ///
     /// # Errors
     /// When there can be no such file, or it cannot be mapped.
     pub fn new(settings: Settings) -> io::Result<Area> {
-        let file = File::from(memfd_create(AREA, MFdFlags::MFD_CLOEXEC)?);
-        file.set_len(BYTES as u64)?;
-        let map = MmapOptions::new().map_raw(&file)?;
-        let area = Area { file, map };
+        let area = Area::of(sealed(BYTES as u64)?)?;
         let head = area.head();
         let mode = if settings.sample.is_some() { MODE_SAMPLE } else { MODE_EXACT };
         head.mode.store(mode, Relaxed);
         head.peaks.number.store(1, Relaxed);
         head.peaks.pending.store(LEAST_PENDING, Relaxed);
         head.mean.store(settings.sample.unwrap_or(1), Relaxed);
+        head.rule_tables.store(1, Relaxed);
         head.magic.store(MAGIC, Release);
         Ok(area)
     }
 
-    pub fn raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+    /// The area in a file, whatever is written there; nobody makes it shorter.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn of(file: File) -> io::Result<Area> {
+        let map = MmapOptions::new().len(SERVED).map_raw(&file)?;
+        let bell = sealed(PAGE)?;
+        let page = MmapOptions::new().len(PAGE as usize).map_raw(&bell)?;
+        Ok(Area { file, bell: (bell, page), map, stacks: Mutex::default(), claims: AtomicU64::new(0) })
+    }
+
+    /// What a process maps: the area, and its doorbell.
+    pub fn raw_fds(&self) -> [RawFd; 2] {
+        [self.file.as_raw_fd(), self.bell.0.as_raw_fd()]
+    }
+
+    /// The doorbell, which children of the process may ring as well.
+    pub fn bell(&self) -> &Bell {
+        // SAFETY: as long as a page, and only atomics are in it.
+        unsafe { &*self.bell.1.as_ptr().cast::<Bell>() }
     }
 
     /// Nothing is counted any more.
     pub fn release(&self) {
         self.head().mode.store(MODE_OFF, Relaxed);
+    }
+
+    /// Blocks are dated with this: milliseconds since vmaudit began.
+    pub fn publish_time(&self, milliseconds: u32) {
+        self.bell().tick.store(milliseconds, Relaxed);
     }
 
     /// Gives the memory back, though a process has it mapped still: to it nothing is there, and nothing is to be counted.
@@ -143,21 +149,33 @@ impl Area {
         unsafe { &*self.map.as_ptr().cast::<Head>() }
     }
 
-    part!(rules, AT_RULES, Rule, RULES);
-    part!(stacks, AT_STACKS, layout::Stack, STACKS);
-    part!(words, AT_WORDS, AtomicU64, WORDS);
-    part!(samples, AT_SAMPLES, Sample, SAMPLES);
-    part!(slots, AT_REQUESTS, Request, REQUESTS);
-    part!(given, AT_GIVEN, AtomicU32, GIVEN);
-    part!(windows, AT_WINDOWS, AtomicU32, WINDOWS);
-    part!(leaf_windows, AT_LEAF_WINDOWS, AtomicU32, LEAVES);
-    part!(pages, AT_LEAVES, AtomicU64, LEAVES * LEAF_PAGES);
-    part!(block_words, AT_BLOCK_WORDS, AtomicU64, MAX_WORDS);
+    part!(rules, RULE_PART, Rule, RULES);
+    part!(slots, REQUEST_PART, Request, REQUESTS);
 
-    fn counts(&self, shard: usize) -> &[Count] {
-        let at = AT_COUNTS + shard * STACKS * size_of::<Count>();
+    pub(super) fn given(&self) -> &[AtomicU32] {
+        const { assert!(AT_GIVEN + GIVEN * 4 <= SERVED) };
         // SAFETY: as `part`.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<Count>(), STACKS) }
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(AT_GIVEN).cast(), GIVEN) }
+    }
+
+    /// The beginning of a part, up to `bytes`, but no more than was written.
+    ///
+    /// # Errors
+    /// When the file cannot be searched for that, or mapped.
+    pub(super) fn view(&self, part: usize, bytes: usize) -> io::Result<View> {
+        let Part { at, bytes: most } = PARTS[part];
+        let written = self.written(at..at + bytes.min(most))?;
+        View::of(&self.file, at, &written)
+    }
+
+    /// What the process says cannot be: it is left out.
+    pub(super) fn is_claim(&self) {
+        self.claims.fetch_add(1, Relaxed);
+    }
+
+    /// How many figures were left out because they cannot be true.
+    pub fn claims(&self) -> u64 {
+        self.claims.load(Relaxed)
     }
 
     /// The requests that are not answered yet.
@@ -206,15 +224,17 @@ impl Area {
                     rule.body.store(body, Relaxed);
                     return true;
                 }
-                GONE => free = free.or(Some(rule)),
+                GONE => free = free.or(Some((at, rule))),
                 0 => {
-                    free = free.or(Some(rule));
+                    free = free.or(Some((at, rule)));
                     break;
                 }
                 _ => {}
             }
         }
-        let Some(rule) = free else { return false };
+        let Some((at, rule)) = free else { return false };
+        let tables = (1..RULE_TABLES.len()).take_while(|&tables| layout::in_all(&RULE_TABLES, tables) <= at);
+        self.head().rule_tables.fetch_max(1 + tables.count() as u32, Release);
         rule.body.store(body, Relaxed);
         rule.key.store(key, Release);
         true
@@ -223,7 +243,7 @@ impl Area {
     /// Code was unmapped: rules of another state of it are not used any more.
     pub fn forget_rules(&self, code: u32) {
         let own = rule_key(0, false, code) >> 48;
-        let Ok(rules) = self.written_of(self.rules(), AT_RULES) else { return };
+        let Ok(rules) = self.written_of(self.rules(), PARTS[RULE_PART].at) else { return };
         for rule in rules {
             let key = rule.key.load(Relaxed);
             if key > GONE && key >> 48 != own {
@@ -244,44 +264,49 @@ impl Area {
         head.generated_len.store(len, Release);
     }
 
-    /// Numbers of stacks begin with 1.
-    pub fn last_stack(&self) -> u32 {
-        self.head().last_stack.load(Acquire).min(STACKS as u32 - 1)
+    /// Numbers of stacks begin with 1. There are no more than what was written has space for.
+    ///
+    /// # Errors
+    /// When the file cannot be searched for what was written.
+    pub fn last_stack(&self) -> io::Result<u32> {
+        let Part { at, bytes } = PARTS[STACK_PART];
+        let written: usize = self.written(at..at + bytes)?.into_iter().map(|part| part.len()).sum();
+        let most = (written / size_of::<layout::Stack>()).min(STACKS - 1);
+        Ok(self.head().last_stack.load(Acquire).min(most as u32))
     }
 
     /// By the stack's number.
     ///
     /// # Errors
-    /// When the file cannot be searched for what was written.
+    /// When the file cannot be searched for what was written, or mapped.
     pub fn counted(&self) -> io::Result<Vec<Counted>> {
-        let mut out = vec![Counted::default(); self.last_stack() as usize + 1];
-        const BYTES_EACH: usize = STACKS * size_of::<Count>();
+        let mut out = vec![Counted::default(); self.last_stack()? as usize + 1];
         let newest = self.head().peaks.number.load(Relaxed);
-        for shard in 0..SHARDS {
-            let begin = AT_COUNTS + shard * BYTES_EACH;
-            for written in self.written(begin..begin + BYTES_EACH)? {
+        let chunks = (self.head().next_chunk.load(Acquire) as usize).min(CHUNKS);
+        let (owners, counts) =
+            (self.view(OWNER_PART, chunks * 4)?, self.view(COUNT_PART, chunks * CHUNK_BYTES)?);
+        let mut all = Counted::default();
+        for chunk in 0..chunks {
+            let owner = owners.get::<AtomicU32>(chunk).map_or(0, |owner| owner.load(Relaxed));
+            let Some((_, stacks)) = owned_by(owner) else { continue };
+            let begin = PARTS[COUNT_PART].at + chunk * CHUNK_BYTES;
+            for written in self.written(begin..begin + CHUNK_BYTES)? {
                 let of = |at: usize| (at - begin) / size_of::<Count>();
-                let stacks = of(written.start)..of(written.end).min(out.len());
-                for number in stacks {
-                    let (Some(from), Some(to)) = (self.counts(shard).get(number), out.get_mut(number)) else {
-                        break;
-                    };
-                    for (to, from) in [
-                        (&mut to.allocations, &from.allocations),
-                        (&mut to.bytes, &from.bytes),
-                        (&mut to.frees, &from.frees),
-                        (&mut to.freed_bytes, &from.freed_bytes),
-                        (&mut to.temporary, &from.temporary),
-                    ] {
-                        *to = to.wrapping_add(from.load(Relaxed));
+                for row in of(written.start)..of(written.end) {
+                    let to = out.get_mut(stacks * CHUNK_STACKS + row);
+                    let (Some(from), Some(to)) = (counts.get::<Count>(chunk * CHUNK_STACKS + row), to) else { break };
+                    let row = Counted::read(from, newest);
+                    match all.plus(&row) {
+                        Some(sum) => {
+                            all = sum;
+                            *to = to.plus(&row).unwrap_or_default();
+                        }
+                        None => self.is_claim(),
                     }
-                    let (blocks, bytes) = at_peak(from, newest);
-                    to.peak_blocks = to.peak_blocks.wrapping_add(blocks);
-                    to.peak_bytes = to.peak_bytes.wrapping_add(bytes);
                 }
             }
         }
-        Ok(out)
+        Ok(out.into_iter().map(Counted::at_least_nothing).collect())
     }
 
     /// Those that may be other than zero: to read a hole takes memory, too.
@@ -326,9 +351,14 @@ impl Area {
         let pending = |shard: &Shard| (shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
         let highs = head.shards.iter().map(pending).max_by_key(|(high, _)| *high);
         let known = (total.peak.load(Relaxed), total.peak_tick.load(Relaxed));
-        let last = highs.map_or(known, |(high, tick)| (outstanding + high, tick));
+        let last = highs.map_or(known, |(high, tick)| (outstanding.saturating_add(high), tick));
         let (bytes, tick) = if last.0 > known.0 { last } else { known };
         (u64::try_from(bytes).unwrap_or(0), tick)
+    }
+
+    /// Bytes of address space that it takes in the process, as that says.
+    pub fn mapped(&self) -> u64 {
+        self.head().mapped.load(Relaxed).min(BYTES as u64)
     }
 
     /// Bytes of memory that it takes: the kernel charges them to the process' control group.
@@ -340,15 +370,62 @@ impl Area {
     }
 }
 
-/// Blocks and bytes of a stack at the newest peak, as one thread counted.
-fn at_peak(count: &Count, newest: u32) -> (u64, u64) {
-    let read = |from: &AtomicU64| from.load(Relaxed);
-    match count.peak.load(Relaxed) == newest {
-        true => (read(&count.peak_blocks), read(&count.peak_bytes)),
-        false => (
-            read(&count.allocations).wrapping_sub(read(&count.frees)),
-            read(&count.bytes).wrapping_sub(read(&count.freed_bytes)),
-        ),
+impl Counted {
+    /// A shard's counts of a stack; those that are about another peak than the newest are as they are now.
+    fn read(count: &Count, newest: u32) -> Counted {
+        let read = |from: &AtomicU64| from.load(Relaxed);
+        let now = Counted {
+            allocations: read(&count.allocations),
+            bytes: read(&count.bytes),
+            frees: read(&count.frees),
+            freed_bytes: read(&count.freed_bytes),
+            temporary: read(&count.temporary),
+            ..Counted::default()
+        };
+        match count.peak.load(Relaxed) == newest {
+            true => Counted { peak_bytes: read(&count.peak_bytes), peak_blocks: read(&count.peak_blocks), ..now },
+            false => Counted {
+                peak_blocks: now.allocations.wrapping_sub(now.frees),
+                peak_bytes: now.bytes.wrapping_sub(now.freed_bytes),
+                ..now
+            },
+        }
+    }
+
+    /// None where that is more than any program comes to. At the peak and of frees, a thread's own part may be negative: others
+    /// have freed what it allocated.
+    fn plus(&self, other: &Counted) -> Option<Counted> {
+        const MOST_BYTES: u64 = 1 << 60;
+        const MOST_BLOCKS: u64 = 1 << 52;
+        let sum = |a: u64, b: u64, most: u64| {
+            let is_possible = |value: u64| value < most || value > most.wrapping_neg();
+            Some(a.wrapping_add(b)).filter(|&sum| is_possible(b) && is_possible(sum))
+        };
+        let bytes = |a, b| sum(a, b, MOST_BYTES);
+        let blocks = |a, b| sum(a, b, MOST_BLOCKS);
+        Some(Counted {
+            allocations: blocks(self.allocations, other.allocations)?,
+            bytes: bytes(self.bytes, other.bytes)?,
+            frees: blocks(self.frees, other.frees)?,
+            freed_bytes: bytes(self.freed_bytes, other.freed_bytes)?,
+            temporary: blocks(self.temporary, other.temporary)?,
+            peak_bytes: bytes(self.peak_bytes, other.peak_bytes)?,
+            peak_blocks: blocks(self.peak_blocks, other.peak_blocks)?,
+        })
+    }
+
+    /// What is less than nothing was written while it was read, or is not true.
+    fn at_least_nothing(self) -> Counted {
+        let at_least = |value: u64| if value > u64::MAX / 2 { 0 } else { value };
+        Counted {
+            allocations: at_least(self.allocations),
+            bytes: at_least(self.bytes),
+            frees: at_least(self.frees),
+            freed_bytes: at_least(self.freed_bytes),
+            temporary: at_least(self.temporary),
+            peak_bytes: at_least(self.peak_bytes),
+            peak_blocks: at_least(self.peak_blocks),
+        }
     }
 }
 

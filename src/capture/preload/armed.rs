@@ -1,13 +1,14 @@
 //! Processes that were started with the library and sleep: nothing is counted until they are woken.
 
-use super::layout::{ARMED, CONTROL_NAME, Control, EXAMINES, Head, MODE_OFF, SOCKET_NAME};
+use super::layout::{ARMED, CONTROL_NAME, Control, EXAMINES, Head, MODE_OFF, waker};
 use super::library::{BYTES, PREFIX, file_name};
 use crate::model::path::base_name_bytes;
 use crate::model::{Mapping, Pid};
-use crate::sys::memory;
+use crate::sys::{memory, pidfd, stat};
 use goblin::elf::Elf;
 use nix::errno::Errno;
 use std::mem::offset_of;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 /// A process with the library in it.
 pub struct Armed {
@@ -25,6 +26,16 @@ pub enum Found {
 }
 
 impl Armed {
+    /// A process whose library is where its parent's was.
+    pub fn forked(pid: Pid, control: u64) -> Armed {
+        Armed { pid, control }
+    }
+
+    /// Where the library's [`Control`] is in the process.
+    pub fn control(&self) -> u64 {
+        self.control
+    }
+
     /// By what the process has mapped.
     ///
     /// # Errors
@@ -47,34 +58,102 @@ impl Armed {
     /// One that counts for a vmaudit that was killed does so no more.
     ///
     /// # Errors
+    /// The number of the vmaudit's process that counts there; process_vm_readv(2) or process_vm_writev(2).
+    pub fn stop(&self) -> Result<(), Unwilling> {
+        let area = self.word(offset_of!(Control, area))?;
+        let whom = self.word(offset_of!(Control, counts_for))?;
+        if area == 0 || whom == 0 {
+            return Ok(());
+        }
+        if is_alive(whom) {
+            return Err(Unwilling::CountsFor((whom >> 32) as Pid));
+        }
+        let mode = area.wrapping_add(offset_of!(Head, mode) as u64);
+        Ok(memory::write(self.pid, mode, &MODE_OFF.to_ne_bytes())?)
+    }
+
+    /// Its next call begins to count for this vmaudit. To be called again until it does: one that was stopped falls asleep
+    /// at the end of a call of its own. The connection that it offers; None: none so far.
+    ///
+    /// # Errors
+    /// The number of the vmaudit's process that it counts for instead; EPERM, ESRCH: process_vm_writev(2), pidfd_getfd(2).
+    pub fn wake(&self) -> Result<Option<OwnedFd>, Unwilling> {
+        let own = own_number();
+        match self.word(offset_of!(Control, offered))? {
+            0 => {}
+            whom if whom == own => {
+                let taken = self.take(own)?;
+                self.leave();
+                return Ok(taken);
+            }
+            whom => return Err(Unwilling::CountsFor((whom >> 32) as Pid)),
+        }
+        match self.word(offset_of!(Control, request))? {
+            whom if whom == own => {}
+            whom if whom != 0 && is_alive(whom) => return Err(Unwilling::CountsFor((whom >> 32) as Pid)),
+            _ => self.write(offset_of!(Control, request), &own.to_ne_bytes())?,
+        }
+        self.write(offset_of!(Control, awake), &[EXAMINES])?;
+        Ok(None)
+    }
+
+    /// The connection that is offered under a number; None where it is another one.
+    ///
+    /// # Errors
     /// As [`Armed::wake`].
-    pub fn stop(&self) -> Result<(), Errno> {
-        match word(self.pid, self.control + offset_of!(Control, area) as u64)? {
-            0 => Ok(()),
-            area => memory::write(self.pid, area + offset_of!(Head, mode) as u64, &MODE_OFF.to_ne_bytes()),
+    pub fn take(&self, number: u64) -> Result<Option<OwnedFd>, Errno> {
+        let pidfd = pidfd::open(self.pid)?;
+        if self.word(offset_of!(Control, offered))? != number {
+            return Ok(None);
+        }
+        let descriptor = self.word(offset_of!(Control, descriptor))? as u32 as RawFd;
+        pidfd::take(pidfd.as_fd(), descriptor).map(Some)
+    }
+
+    /// What is requested of it is so no more: it begins, or goes on sleeping.
+    pub fn leave(&self) {
+        if self.word(offset_of!(Control, request)) == Ok(own_number()) {
+            // It may have ended.
+            let _ = self.write(offset_of!(Control, request), &[0; 8]);
         }
     }
 
-    /// Its next call goes to the listener. To be called again until it is there: one that was stopped falls asleep
-    /// at the end of a call of its own.
-    ///
-    /// # Errors
-    /// EPERM, ESRCH: process_vm_writev(2).
-    pub fn wake(&self, listener: &str) -> Result<(), Errno> {
-        let mut name = [0; SOCKET_NAME];
-        let text = listener.as_bytes();
-        let to = name.get_mut(..text.len()).filter(|_| text.len() < SOCKET_NAME);
-        to.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(text);
-        memory::write(self.pid, self.control + offset_of!(Control, socket) as u64, &name)?;
-        memory::write(self.pid, self.control + offset_of!(Control, awake) as u64, &[EXAMINES])
+    fn word(&self, field: usize) -> Result<u64, Errno> {
+        word(self.pid, self.control + field as u64)
     }
 
-    /// vmaudit does not listen any more, and it has not connected: it goes on sleeping.
-    pub fn leave(&self) {
-        let socket = self.control + offset_of!(Control, socket) as u64;
-        // It may have ended.
-        let _ = memory::write(self.pid, socket, &[0; SOCKET_NAME]);
+    fn write(&self, field: usize, bytes: &[u8]) -> Result<(), Errno> {
+        memory::write(self.pid, self.control + field as u64, bytes)
     }
+}
+
+/// Why a process does not begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unwilling {
+    /// It counts for another vmaudit, which is this process.
+    CountsFor(Pid),
+    Refused(Errno),
+}
+
+impl From<Errno> for Unwilling {
+    fn from(errno: Errno) -> Unwilling {
+        Unwilling::Refused(errno)
+    }
+}
+
+fn number_of(pid: Pid) -> Option<u64> {
+    const START_TIME: usize = 22;
+    let began: u64 = stat::of(pid, |stat| stat.field(START_TIME))?;
+    Some(waker(pid as u32, began))
+}
+
+fn own_number() -> u64 {
+    let pid = std::process::id();
+    number_of(pid as Pid).unwrap_or_else(|| waker(pid, 0))
+}
+
+fn is_alive(whom: u64) -> bool {
+    number_of((whom >> 32) as Pid) == Some(whom)
 }
 
 fn word(pid: Pid, at: u64) -> Result<u64, Errno> {

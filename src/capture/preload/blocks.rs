@@ -1,10 +1,12 @@
 //! What is outstanding, as the library has it.
 
 use super::Area;
-use super::layout::{MODE_SAMPLE, SMALL, Sample, first_sample, given, given_at};
+use super::layout::*;
 use super::pages::*;
+use super::view::View;
+use rustc_hash::FxHashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// What is outstanding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,33 +17,65 @@ pub struct CountedBlock {
     pub given: Option<u64>,
     /// 0: no stack.
     pub stack: u32,
-    /// When: as published by [`super::Bell::publish_time`]; rounded down.
+    /// When: as published by [`Area::publish_time`]; rounded down.
     pub milliseconds: u32,
 }
 
 /// A page whose words move more often than this while they are read is taken as it was last.
 const MOST_READS: usize = 100;
 
+/// More is not outstanding in any address space.
+const MOST_BYTES: u64 = 1 << ADDRESS_BITS;
+
+/// The words of the blocks, as far as they had been written when they were mapped.
+struct Words {
+    leaves: View,
+    words: View,
+    /// The leaf of a window.
+    windows: FxHashMap<u32, usize>,
+    /// Each word is one page's alone: so many blocks there are at most, whatever the pages say.
+    left: usize,
+}
+
 impl Area {
     /// All that is outstanding, or the sampled blocks.
     ///
     /// # Errors
-    /// When the file cannot be searched for what was written.
+    /// When the file cannot be searched for what was written, or mapped.
     pub fn blocks(&self, mut take: impl FnMut(CountedBlock)) -> io::Result<()> {
+        let mut left = MOST_BYTES;
+        let mut take = |block: CountedBlock| match left.checked_sub(block.size) {
+            Some(less) => {
+                left = less;
+                take(block);
+            }
+            None => self.is_claim(),
+        };
         if self.head().mode.load(Relaxed) == MODE_SAMPLE {
-            self.sampled().into_iter().for_each(take);
+            self.sampled()?.into_iter().for_each(take);
             return Ok(());
         }
         let leaves = (self.head().next_leaf.load(Acquire) as usize).min(LEAVES);
-        for (leaf, window) in self.leaf_windows().iter().enumerate().take(leaves) {
-            let window = window.load(Relaxed);
-            let begin = super::layout::AT_LEAVES + leaf * LEAF_BYTES;
+        let windows = self.view(LEAF_WINDOW_PART, leaves * 4)?;
+        let windows: Vec<u32> =
+            (0..leaves).map_while(|leaf| Some(windows.get::<AtomicU32>(leaf)?.load(Relaxed))).collect();
+        let words = self.view(BLOCK_PART, PARTS[BLOCK_PART].bytes)?;
+        let mut words = Words {
+            leaves: self.view(LEAF_PART, leaves * LEAF_BYTES)?,
+            windows: windows.iter().enumerate().map(|(leaf, &window)| (window, leaf)).collect(),
+            left: words.count::<AtomicU64>(),
+            words,
+        };
+        for (leaf, window) in windows.into_iter().enumerate() {
+            let begin = PARTS[LEAF_PART].at + leaf * LEAF_BYTES;
             for written in self.written(begin..begin + LEAF_BYTES)? {
                 for page in (written.start - begin) / 8..(written.end - begin) / 8 {
-                    for word in self.words_of(leaf * LEAF_PAGES + page) {
-                        if is_block(word) {
-                            take(self.counted_block(word, address_of(window, page, word)));
-                        }
+                    let Some(of_page) = words.of_page(leaf * LEAF_PAGES + page) else {
+                        self.is_claim();
+                        return Ok(());
+                    };
+                    for word in of_page {
+                        take(self.counted_block(&words, word, address_of(window, page, word)));
                     }
                 }
             }
@@ -49,65 +83,68 @@ impl Area {
         Ok(())
     }
 
-    /// Those of a page that is the one with this number in all leaves.
-    fn words_of(&self, page: usize) -> Vec<u64> {
-        let mut out = Vec::new();
-        let Some(page) = self.pages().get(page) else { return out };
-        for _ in 0..MOST_READS {
-            let value = page.load(Acquire);
-            let (first, len) = words_of(value);
-            out.clear();
-            out.extend(self.words_of_page(first, len).iter().map(|word| word.load(Acquire)));
-            if page.load(Acquire) & !LOCKED == value & !LOCKED {
-                break;
-            }
-        }
-        out
-    }
-
-    /// None of it where the library says what cannot be.
-    fn words_of_page(&self, first: usize, len: usize) -> &[AtomicU64] {
-        self.block_words().get(first..first + len).unwrap_or_default()
-    }
-
-    fn counted_block(&self, word: u64, address: u64) -> CountedBlock {
-        let size = match is_large(word) {
-            true => large_size(word, self.extra(address + SIZE_EXTRA).unwrap_or(1)),
+    fn counted_block(&self, words: &Words, word: u64, address: u64) -> CountedBlock {
+        let is_large = is_large(word);
+        let size = match is_large {
+            true => large_size(word, words.extra(address + SIZE_EXTRA).unwrap_or(1)),
             false => block_size(word),
         };
-        let given = match size {
-            0..=SMALL => self.given().get(given_at(size)).map(|word| given(word.load(Relaxed)).0),
-            _ => self.extra(address + GIVEN_EXTRA).map(|more| size.saturating_add(more)),
+        let given = match is_large {
+            false => self.given().get(given_at(size)).map(|word| given(word.load(Relaxed)).0),
+            true => words.extra(address + GIVEN_EXTRA).map(|more| size.saturating_add(more)),
         };
         let given = given.filter(|&given| given >= size);
         CountedBlock { address, size, given, stack: block_stack(word), milliseconds: block_ms(word) }
     }
 
-    fn extra(&self, address: u64) -> Option<u64> {
-        let (window, page, at) = place(address);
-        let leaf = self.windows().get(window)?.load(Relaxed).checked_sub(1)? as usize;
-        let page = self.pages().get(leaf * LEAF_PAGES + page)?;
-        let (first, len) = words_of(page.load(Acquire));
-        let words = self.words_of_page(first, len);
-        match search(words, at) {
-            Search::Found(index) => extra_of(words.get(index)?.load(Acquire)),
-            _ => None,
-        }
-    }
-
     /// Read again where the library moved its table meanwhile.
-    fn sampled(&self) -> Vec<CountedBlock> {
+    fn sampled(&self) -> io::Result<Vec<CountedBlock>> {
         let bits = &self.head().sample_bits;
-        loop {
+        for _ in 0..MOST_READS {
             let table = bits.load(Acquire);
+            if table == 0 || table > MOST_SAMPLE_BITS {
+                return Ok(Vec::new());
+            }
             let begin = first_sample(table);
-            let slots =
-                if table == 0 { &[] } else { self.samples().get(begin..2 * begin).unwrap_or_default() };
-            let found = slots.iter().filter_map(sampled_block).collect();
+            let view = self.view(SAMPLE_PART, 2 * begin * size_of::<Sample>())?;
+            let slots = (begin..2 * begin).filter_map(|slot| view.get::<Sample>(slot));
+            let found = slots.filter_map(sampled_block).collect();
             if bits.load(Acquire) == table {
-                return found;
+                return Ok(found);
             }
         }
+        Ok(Vec::new())
+    }
+}
+
+impl Words {
+    /// The blocks of a page that is the one with this number in all leaves. None where pages have more than there are.
+    fn of_page(&mut self, page: usize) -> Option<Vec<u64>> {
+        let mut out = Vec::new();
+        let Some(page) = self.leaves.get::<AtomicU64>(page) else { return Some(out) };
+        for _ in 0..MOST_READS {
+            let value = page.load(Acquire);
+            let (first, len) = words_of(value, self.words.end::<AtomicU64>());
+            let words = (first..first + len).filter_map(|at| self.words.get::<AtomicU64>(at));
+            out.clear();
+            out.extend(words.map(|word| word.load(Acquire)).filter(|&word| is_block(word)));
+            if page.load(Acquire) & !LOCKED == value & !LOCKED {
+                break;
+            }
+        }
+        self.left = self.left.checked_sub(out.len())?;
+        Some(out)
+    }
+
+    fn extra(&self, address: u64) -> Option<u64> {
+        let (window, page, at) = place(address);
+        let leaf = self.windows.get(&u32::try_from(window).ok()?)?;
+        let page = self.leaves.get::<AtomicU64>(leaf * LEAF_PAGES + page)?;
+        let (first, len) = words_of(page.load(Acquire), self.words.end::<AtomicU64>());
+        let near = near(len.max(NEAR), at);
+        let words = (near..len.min(near + NEAR)).filter_map(|index| self.words.get::<AtomicU64>(first + index));
+        let mut words = words.map(|word| word.load(Acquire));
+        extra_of(words.find(|word| word & KEY == key_of(at))?)
     }
 }
 
@@ -121,7 +158,6 @@ fn sampled_block(sample: &Sample) -> Option<CountedBlock> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::STACKS;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

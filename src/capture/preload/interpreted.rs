@@ -10,14 +10,7 @@ use std::sync::atomic::Ordering::*;
 impl Area {
     /// What an interpreter runs, by the number of its description.
     pub fn description(&self, number: u32) -> Option<ManagedCode> {
-        let stack = self.stacks().get(number as usize)?;
-        let len = stack.frames.load(Acquire) as usize;
-        let first = stack.first.load(Relaxed) as usize;
-        let words = self.words().get(first..first.checked_add(len)?)?;
-        if stack.what.load(Relaxed) & DESCRIPTION == 0 {
-            return None;
-        }
-        let words: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
+        let words = self.description_words(number)?;
         let (&[place, file, name, lines], mut rest) = words.split_first_chunk::<4>()?;
         let mut part = |length: usize| {
             let (own, others) = rest.split_at_checked(length.div_ceil(8))?;

@@ -1,6 +1,7 @@
 //! The library itself, as a file that the dynamic loader can open.
 
 use crate::model::heap::own::LIBRARY;
+use crate::model::path::base_name_bytes;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rustc_hash::FxHasher;
@@ -27,6 +28,11 @@ pub(super) fn file_name() -> String {
     let mut hash = FxHasher::default();
     BYTES.hash(&mut hash);
     format!("{PREFIX}{:016x}.so", hash.finish())
+}
+
+/// Whether a path is that of a library of this kind, of whatever version.
+pub fn is_library(path: &[u8]) -> bool {
+    base_name_bytes(path).starts_with(PREFIX.as_bytes())
 }
 
 /// Puts the library into a folder, which is made where it is missing; its path. What is there already stays.

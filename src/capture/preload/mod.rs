@@ -8,11 +8,12 @@
 mod area;
 mod armed;
 mod blocks;
+mod endpoint;
+mod hub;
 mod interpreted;
 #[path = "../../../preload/area.rs"]
 pub mod layout;
 mod library;
-mod listener;
 #[cfg(test)]
 #[path = "../../../preload/math.rs"]
 mod math;
@@ -22,13 +23,13 @@ pub mod pages;
 #[path = "../../../preload/search.rs"]
 mod search;
 mod stacks;
+mod view;
 
-pub use area::{Area, Bell, Counted, RuleRequest, Settings};
-pub use armed::{Armed, Found};
+pub use area::{Area, Counted, RuleRequest, Settings};
+pub use armed::{Armed, Found, Unwilling};
 pub use blocks::CountedBlock;
-pub use library::{Library, install, is_available};
-pub use listener::{Arrival, Listener, share_network};
-pub use stacks::SharedStack;
-
-/// The variable that names the listener's socket to the library.
-pub const VARIABLE: &str = "VMAUDIT_HEAP";
+pub use library::{Library, install, is_available, is_library};
+pub use endpoint::Endpoint;
+pub use hub::{Arrival, Hub};
+pub use layout::VARIABLE;
+pub use stacks::{SharedStack, StackRead};

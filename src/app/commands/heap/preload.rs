@@ -11,7 +11,7 @@ use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
-use crate::capture::preload::{Armed, Found, install, is_available, share_network};
+use crate::capture::preload::{Armed, Found, Unwilling, install, is_available};
 use crate::cli::{HeapArgs, Method};
 use crate::heap::Description;
 use crate::launch::LaunchConfig;
@@ -88,15 +88,7 @@ pub fn armed(
             for &pid in pids {
                 let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
                 match Armed::find(pid, &parse_maps(&maps).mappings) {
-                    Ok(Found::Armed(process)) => match armed.first() {
-                        Some(first) if !share_network(first.pid, pid) => {
-                            other = Some(format!(
-                                "process {pid} is in another network namespace than {}",
-                                first.pid
-                            ));
-                        }
-                        _ => armed.push(process),
-                    },
+                    Ok(Found::Armed(process)) => armed.push(process),
                     Ok(Found::Other) => {
                         other = Some(format!("process {pid} has the library of another version of vmaudit"));
                     }
@@ -127,17 +119,20 @@ pub fn attach(
     descriptions: &[Description],
     (whose, armed): (&Whose, Vec<Armed>),
 ) -> Result<u8, AppError> {
-    let entrance = Entrance::near(armed.first().map(|process| process.pid))?;
+    let entrance = Entrance::for_running();
     let start = whose.start(args, tracing(args))?;
     for process in &armed {
-        process.stop().and_then(|()| process.wake(entrance.listener().name())).map_err(|errno| {
+        process.stop().and_then(|()| process.wake()).map_err(|unwilling| {
             let pid = process.pid;
-            AppError::Usage(match errno {
-                Errno::EPERM => format!(
+            AppError::Usage(match unwilling {
+                Unwilling::CountsFor(other) => format!(
+                    "process {pid} counts for vmaudit {other} already: end that one (kill -INT {other}), or wait for it"
+                ),
+                Unwilling::Refused(Errno::EPERM) => format!(
                     "process {pid} cannot be woken: writing to its memory is not allowed (process_vm_writev: EPERM): as \
                      root, or with kernel.yama.ptrace_scope = 0"
                 ),
-                errno => format!("process {pid} cannot be woken: {errno}"),
+                Unwilling::Refused(errno) => format!("process {pid} cannot be woken: {errno}"),
             })
         })?;
     }

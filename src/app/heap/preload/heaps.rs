@@ -18,6 +18,7 @@ use crate::sys::pidfd;
 use crate::unwind::{ExecMapping, SpaceState, Unwinder};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// A process that counts.
@@ -25,7 +26,7 @@ pub struct Counting {
     pub pid: Pid,
     pub pidfd: OwnedFd,
     pub mm: MmKey,
-    pub area: Area,
+    pub area: Arc<Area>,
     pub forked: bool,
     pub known: ProcessIdentity,
     pub ledger: HeapLedger,
@@ -69,8 +70,8 @@ pub struct Preloaded {
     /// Of each file that was examined: a function of an allocator under other names than those that are
     /// counted.
     pub uncounted: HashMap<FileKey, Option<String>>,
-    /// The only ones that are counted; None: every process that connects.
-    pub only: Option<Vec<Pid>>,
+    /// Processes that begin are woken, too.
+    pub wakes_new: bool,
     /// They were running before: what they had allocated then is in no figure.
     pub attached: bool,
     /// They are all in it.
@@ -104,7 +105,7 @@ impl Preloaded {
             filter,
             descriptions,
             uncounted: HashMap::new(),
-            only: None,
+            wakes_new: false,
             attached: false,
             container: None,
             fresh: Vec::new(),
@@ -122,7 +123,7 @@ impl Preloaded {
 
     /// A process begins to count: after execve in place of what it was before.
     pub fn add(&mut self, arrival: Arrival) {
-        let Arrival { pid, pidfd, forked, area } = arrival;
+        let Arrival { pid, pidfd, forked, area, .. } = arrival;
         if let Some(at) = self.counting.iter().position(|each| each.pid == pid) {
             let former = self.counting.swap_remove(at);
             if pidfd::has_ended(&former.pidfd) {
@@ -175,7 +176,7 @@ impl Preloaded {
 
     /// A process that has just begun, or runs another program: it is woken when it has the library.
     pub fn begun(&mut self, pid: Pid) {
-        if self.attached && self.only.is_none() {
+        if self.wakes_new {
             self.fresh.retain(|fresh| fresh.pid != pid);
             self.fresh.push(Fresh { pid, checks: MAX_CHECKS });
         }

@@ -14,7 +14,7 @@ pub use suits::{other_functions, unsuited};
 
 use super::mappings::compare;
 use super::{RowsBySite, symbolizer};
-use crate::capture::preload::{Armed, Library, Listener, Settings, VARIABLE};
+use crate::capture::preload::{Armed, Endpoint, Hub, Library, Settings, VARIABLE, is_library};
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use crate::heap::{Description, Filter, LedgerOptions, Picture, Sampling, silence};
 use crate::launch::behind_sudo;
@@ -31,7 +31,8 @@ use portrait::OTHER_ALLOCATOR;
 use serve::{Service, wake};
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,31 +52,16 @@ pub struct CountingOptions {
 
 /// Where processes with the library report, before there are any.
 pub struct Entrance {
-    listener: Listener,
     /// What the command is started with; it is open as long as this.
-    library: Option<(Library, String)>,
+    command: Option<(Library, Endpoint)>,
+    environment: Vec<(OsString, Option<OsString>)>,
     start_ns: u64,
 }
 
 impl Entrance {
-    /// For processes that have the library.
-    ///
-    /// # Errors
-    /// When no socket can be opened.
-    pub fn new() -> Result<Entrance, SessionError> {
-        let listener = Listener::new().map_err(failed("opening a socket"))?;
-        Ok(Entrance { listener, library: None, start_ns: monotonic_ns() })
-    }
-
-    /// As [`Entrance::new`], where a process finds it: in its network namespace.
-    ///
-    /// # Errors
-    /// When no socket can be opened there.
-    pub fn near(pid: Option<Pid>) -> Result<Entrance, SessionError> {
-        let Some(pid) = pid else { return Entrance::new() };
-        let operation = "opening a socket in the network namespace of the process";
-        let listener = Listener::near(pid).map_err(failed(operation))?;
-        Ok(Entrance { listener, library: None, start_ns: monotonic_ns() })
+    /// For running processes that have the library: each is taken by its descriptor.
+    pub fn for_running() -> Entrance {
+        Entrance { command: None, environment: Vec::new(), start_ns: monotonic_ns() }
     }
 
     /// For a command that gets it; `as_root`: also behind sudo it is root's.
@@ -84,25 +70,20 @@ impl Entrance {
     /// When there is no memory for the library, or no socket can be opened.
     pub fn for_command(as_root: bool) -> Result<Entrance, SessionError> {
         let library = Library::new().map_err(failed("writing the library to memory"))?;
+        let endpoint = Endpoint::new().map_err(failed("opening a socket"))?;
         // ptrace(2), access mode checks: neither another user may inspect the process, nor one with fewer
         // rights.
         let is_equal = viewer().is_none() && (as_root || behind_sudo().ok().flatten().is_none());
         let path = library.path(is_equal).map_err(failed("handing over the library"))?;
-        Ok(Entrance { library: Some((library, path)), ..Entrance::new()? })
+        let way = endpoint.variable(is_equal).map_err(failed("handing over the socket"))?;
+        let environment =
+            vec![("LD_PRELOAD".into(), Some(before_others(&path))), (VARIABLE.into(), Some(way))];
+        Ok(Entrance { command: Some((library, endpoint)), environment, start_ns: monotonic_ns() })
     }
 
     /// What the command's environment gets.
     pub fn environment(&self) -> Vec<(OsString, Option<OsString>)> {
-        let Some((_, path)) = &self.library else { return Vec::new() };
-        vec![
-            ("LD_PRELOAD".into(), Some(before_others(path))),
-            (VARIABLE.into(), Some(self.listener.name().into())),
-        ]
-    }
-
-    /// By what a running process finds it.
-    pub fn listener(&self) -> &Listener {
-        &self.listener
+        self.environment.clone()
     }
 
     /// To be called when the command has been forked: its limit on descriptors stays as it was.
@@ -115,19 +96,22 @@ impl Entrance {
         armed: Vec<Armed>,
         main: Pid,
     ) -> Result<Counting, SessionError> {
-        // Two for each process that counts.
+        // Three for each process that counts.
         raise_descriptor_limit();
-        let Entrance { listener, library, start_ns } = self;
+        let Entrance { command, start_ns, .. } = self;
+        let (library, endpoint) = command.unzip();
         let sampling = Sampling::every(options.sample.unwrap_or(0));
         let allocators = options.descriptions.iter().map(|each| each.name.clone()).collect();
         let ledger = LedgerOptions { sampling, start_ns };
         let mut heaps = Preloaded::new(ledger, options.filter, options.descriptions);
-        heaps.only = options.only;
+        heaps.wakes_new = options.attached && options.only.is_none();
         heaps.attached = options.attached;
         heaps.container = options.container;
         let heaps = Arc::new(Mutex::new(heaps));
         let settings = Settings { sample: options.sample };
-        let service = Service::start(&heaps, listener, armed, (settings, start_ns))
+        let only = options.only.map(|only| only.into_iter().collect());
+        let service = Hub::new(endpoint, settings, only)
+            .and_then(|hub| Service::start(&heaps, hub, armed, start_ns))
             .map_err(failed("starting a thread"))?;
         let executed = Rc::new(RefCell::new(Executed::new(Arc::clone(&heaps))));
         Ok(Counting { heaps, executed, _service: service, _library: library, main, start_ns, allocators })
@@ -138,12 +122,16 @@ fn failed(operation: &'static str) -> impl Fn(std::io::Error) -> SessionError {
     move |source| SessionError::System { operation, source }
 }
 
-/// The user may preload something, too: an allocator, which ours has to precede.
+/// The user may preload something, too: an allocator, which ours has to precede. Another library of the kind would count the same
+/// calls once more.
 fn before_others(path: &str) -> OsString {
     let mut all = OsString::from(path);
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
+    let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    for other in others.as_bytes().split(|byte| matches!(byte, b':' | b' ')) {
+        if !other.is_empty() && !is_library(other) {
+            all.push(":");
+            all.push(OsStr::from_bytes(other));
+        }
     }
     all
 }
@@ -154,7 +142,7 @@ pub struct Counting {
     /// To be called for programs that are executed.
     pub executed: Rc<RefCell<Executed>>,
     _service: Service,
-    _library: Option<(Library, String)>,
+    _library: Option<Library>,
     pub main: Pid,
     start_ns: u64,
     allocators: Vec<String>,

@@ -3,8 +3,8 @@
 use super::heaps::{Counting, Portrait, Preloaded};
 use super::sizes::Sizes;
 use super::suits::other_names;
-use crate::capture::preload::SharedStack;
-use crate::capture::preload::layout::{self, BYTES, FUNCTIONS};
+use crate::capture::preload::layout::{self, FUNCTIONS};
+use crate::capture::preload::{SharedStack, StackRead};
 use crate::heap::ledger::{Doubts, Flow, HeapPoint, Site, SiteId, Totals};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::{Function, Own};
@@ -82,14 +82,12 @@ impl Preloaded {
             return Some(known);
         }
         let site = match process.area.stack(number as u32) {
-            Some(stack) => {
+            StackRead::Whole(stack) => {
                 let function = self.function(process, stack.function);
                 Site { stack: Ok(self.stack(process, &stack)), function }
             }
-            None if number == 0 => {
-                Site { stack: Err(NoStack::Unreadable), function: self.function(process, 0) }
-            }
-            None => return None,
+            StackRead::NotYet if number != 0 => return None,
+            _ => Site { stack: Err(NoStack::Unreadable), function: self.function(process, 0) },
         };
         let id = self.sites.intern(site);
         if let Some(slot) = process.sites.get_mut(number) {
@@ -181,7 +179,7 @@ impl Preloaded {
             },
             picture,
             sizes: sizes.classes(),
-            own: Own { memory: process.area.memory()?, mapped: BYTES as u64 },
+            own: Own { memory: process.area.memory()?, mapped: process.area.mapped() },
             forked: process.forked,
             incomplete,
             truncated,
@@ -223,9 +221,9 @@ impl Preloaded {
         let counted = process.area.counted().unwrap_or_default();
         let mut out = (0, 0);
         for (number, counted) in counted.iter().enumerate().filter(|(_, counted)| counted.allocations > 0) {
-            match process.area.stack(number as u32) {
-                Some(stack) if stack.is_truncated => out.1 += counted.allocations,
-                Some(stack) if stack.is_incomplete => out.0 += counted.allocations,
+            match process.area.is_cut(number as u32) {
+                (_, true) => out.1 += counted.allocations,
+                (true, _) => out.0 += counted.allocations,
                 _ => {}
             }
         }
@@ -264,7 +262,8 @@ impl Preloaded {
     }
 
     fn judge(&self, process: &mut Counting) {
-        let read = |from: &AtomicU64| from.load(Relaxed);
+        // More has not happened in any process.
+        let read = |from: &AtomicU64| from.load(Relaxed).min(1 << 60);
         let seen = &process.area.head().doubts;
         let (bytes, milliseconds) = process.area.peak();
         let time_ns = self.options.start_ns + u64::from(milliseconds) * 1_000_000;
@@ -300,6 +299,7 @@ fn gaps(process: &Counting) -> Vec<String> {
         read(&doubts.several),
         "allocations are without the interpreter's functions: there are several interpreters in the process",
     );
+    say(process.area.claims(), "figures that the process has written cannot be true, and are left out");
     say(read(&doubts.unanswered), "questions for unwind rules were not answered in time: stacks end early");
     out
 }
