@@ -116,7 +116,7 @@ pub fn owner(shard: usize, stacks: usize) -> u32 {
 #[inline]
 pub fn owned_by(owner: u32) -> Option<(usize, usize)> {
     let (shard, stacks) = ((owner >> 16) as usize, (owner & 0xffff) as usize);
-    (1..=SHARDS).contains(&shard).then_some((shard - 1, stacks))
+    (1..=SHARDS).contains(&shard).then(|| (shard - 1, stacks))
 }
 
 /// Entries of the first `levels` tables.

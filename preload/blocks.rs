@@ -1,9 +1,9 @@
 //! What is allocated and freed: each block's word ([`shadow`]), and the counts of its stack. Nothing is sent.
 
 use super::area::*;
+use super::memory::{self, Area};
 use super::pages::*;
 use super::real;
-use super::memory::{self, Area};
 use super::shadow;
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
@@ -89,11 +89,15 @@ fn keep_peak(area: Area, count: &Count) {
 }
 
 #[inline(always)]
-pub fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
-    let Some(count) = thread.count(stack) else {
-        area.head().doubts.uncounted.fetch_add(1, Relaxed);
-        return;
-    };
+pub fn count_free(area: Area, thread: &Thread, stack: u32, freed: (u64, u64)) {
+    match thread.count(stack) {
+        Some(count) => count_free_of(area, thread, count, freed),
+        None => drop(area.head().doubts.uncounted.fetch_add(1, Relaxed)),
+    }
+}
+
+#[inline(always)]
+fn count_free_of(area: Area, thread: &Thread, count: &Count, (blocks, bytes): (u64, u64)) {
     keep_peak(area, count);
     thread.add(&count.frees, blocks);
     thread.add(&count.freed_bytes, bytes);
@@ -223,14 +227,16 @@ pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
         return None;
     }
     let size = size_at(area, thread, address, word);
-    let stack = block_stack(word);
-    if is_newest {
-        thread.newest = 0;
-        if let Some(count) = thread.count(stack) {
-            thread.add(&count.temporary, 1);
+    match thread.count(block_stack(word)) {
+        Some(count) => {
+            if is_newest {
+                thread.newest = 0;
+                thread.add(&count.temporary, 1);
+            }
+            count_free_of(area, thread, count, (1, size));
         }
+        None => drop(area.head().doubts.uncounted.fetch_add(1, Relaxed)),
     }
-    count_free(area, thread, stack, (1, size));
     Some(Former { word, size })
 }
 

@@ -340,7 +340,11 @@ fn compose(thread: &mut Thread, registers: &Registers, function: u8, (native, ha
     // SAFETY: it is there; its memos are no part of this.
     let (own, frames, pointers) = unsafe {
         let memory = thread.memory;
-        (&mut *(&raw mut (*memory).interpreted), &*(&raw const (*memory).frames), &*(&raw const (*memory).pointers))
+        (
+            &mut *(&raw mut (*memory).interpreted),
+            &*(&raw const (*memory).frames),
+            &*(&raw const (*memory).pointers),
+        )
     };
     let (len, flags) = unsafe { (&(*thread.memory).len, &(*thread.memory).flags) };
     let (len, flags, count) = (*len, *flags, own.count as usize);

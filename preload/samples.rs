@@ -3,9 +3,9 @@
 use super::area::*;
 use super::blocks::{count_allocation, count_free};
 use super::math;
-use super::real;
 use super::memory::{self, Area, reach};
 use super::pages::STACKS;
+use super::real;
 use super::setup;
 use super::sys;
 use super::thread::Thread;

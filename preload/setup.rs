@@ -119,6 +119,11 @@ pub fn begin() -> u32 {
     if !begins || STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
         return mode();
     }
+    // Another thread has begun meanwhile.
+    if mode() != MODE_OFF {
+        STATE.store(state, Release);
+        return mode();
+    }
     // Counting, and nothing is counted: a child of fork.
     let forked = state == COUNTING;
     if forked {
@@ -212,6 +217,8 @@ fn start(state: u32, forked: bool) -> Option<u32> {
         false => CONTROL.request.swap(0, AcqRel),
     };
     let connection = match state {
+        // It was taken back.
+        RESTING if waker == 0 => None,
         RESTING => offer(waker, || true),
         COUNTING => connect(true).or_else(offer_to_parents),
         _ => connect(false),

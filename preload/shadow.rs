@@ -83,7 +83,12 @@ impl Drop for Page {
 
 /// The leaf that the thread was led to last is the one that it is led to next, mostly.
 #[inline(always)]
-fn page_of(area: Area, thread: &mut Thread, (window, page): (usize, usize), make: bool) -> Option<&'static AtomicU64> {
+fn page_of(
+    area: Area,
+    thread: &mut Thread,
+    (window, page): (usize, usize),
+    make: bool,
+) -> Option<&'static AtomicU64> {
     if thread.window != window as u64 + 1 {
         thread.leaf = memory::leaf(window, make)?;
         thread.window = window as u64 + 1;

@@ -97,7 +97,9 @@ fn is_trusted(fd: isize) -> bool {
     let (to, len_at) = (who.as_mut_ptr() as usize, &raw mut len as usize);
     let got = unsafe { call(GETSOCKOPT, fd as usize, SOL_SOCKET, SO_PEERCRED, to, len_at, 0) };
     let own = |number: usize| unsafe { call(number, 0, 0, 0, 0, 0, 0) } as u32;
-    got == 0 && len as usize == size_of_val(&who) && (who[1] == 0 || who[1] == own(GETEUID) && who[1] == own(GETUID))
+    got == 0
+        && len as usize == size_of_val(&who)
+        && (who[1] == 0 || who[1] == own(GETEUID) && who[1] == own(GETUID))
 }
 
 /// Two ends of a connection that has no name.
@@ -150,7 +152,11 @@ pub fn receive(fd: isize) -> Option<[isize; 2]> {
         }
     };
     let fds = control.fds.map(|fd| fd as isize);
-    if got > 0 && control.len == size_of::<Control>() && control.level == SOL_SOCKET as i32 && control.kind == SCM_RIGHTS {
+    if got > 0
+        && control.len == size_of::<Control>()
+        && control.level == SOL_SOCKET as i32
+        && control.kind == SCM_RIGHTS
+    {
         return Some(fds);
     }
     fds.into_iter().filter(|&fd| fd >= 0).for_each(close);

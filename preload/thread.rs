@@ -7,7 +7,7 @@ use super::pages::STACKS;
 use super::{blocks, setup, sys};
 use core::arch::{asm, global_asm};
 use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*, compiler_fence};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
 
 /// In thread-local storage that is there from the thread's first instruction on; the assembly below knows
 /// that `left` comes first.
@@ -25,8 +25,10 @@ pub struct Thread {
     pub stack_end: u64,
     /// Where its chunks of counts are.
     pub chunks: *const AtomicPtr<Count>,
-    /// Its own, or the one that it shares; null before it has counted.
+    /// Its own slot, or the one that it shares; null before it has counted.
     pub slot: *const Slot,
+    /// Of its own slot; null where it has none.
+    busy: *const AtomicU32,
     pub shard: *const Shard,
     /// Others count in the same shard.
     pub is_shared: u32,
@@ -49,12 +51,12 @@ global_asm!(
     ".globl vmaudit_thread",
     ".hidden vmaudit_thread",
     ".type vmaudit_thread,@object",
-    ".size vmaudit_thread,120",
-    "vmaudit_thread: .zero 120",
+    ".size vmaudit_thread,128",
+    "vmaudit_thread: .zero 128",
     ".text",
 );
 
-const _: () = assert!(size_of::<Thread>() == 120);
+const _: () = assert!(size_of::<Thread>() == 128);
 
 #[inline(always)]
 pub fn current() -> *mut Thread {
@@ -135,10 +137,9 @@ impl Thread {
     pub fn enter(&mut self) {
         self.inside = 1;
         // SAFETY: a slot is a static.
-        match unsafe { self.slot.as_ref() } {
-            Some(slot) if self.is_shared == 0 => slot.busy.store(1, Relaxed),
-            Some(slot) => drop(slot.busy.fetch_add(1, Relaxed)),
-            None => {}
+        match unsafe { self.busy.as_ref() } {
+            Some(busy) => busy.store(1, Relaxed),
+            None => self.change_shared(1),
         }
         // Who takes the area away makes the processor keep this order (memory::is_quiet).
         compiler_fence(SeqCst);
@@ -147,12 +148,19 @@ impl Thread {
     #[inline(always)]
     pub fn leave(&mut self) {
         // SAFETY: as above.
-        match unsafe { self.slot.as_ref() } {
-            Some(slot) if self.is_shared == 0 => slot.busy.store(0, Release),
-            Some(slot) => drop(slot.busy.fetch_sub(1, Release)),
-            None => {}
+        match unsafe { self.busy.as_ref() } {
+            Some(busy) => busy.store(0, Release),
+            None => self.change_shared(-1),
         }
         self.inside = 0;
+    }
+
+    #[inline(never)]
+    fn change_shared(&self, by: i32) {
+        // SAFETY: as above.
+        if let Some(slot) = unsafe { self.slot.as_ref() } {
+            slot.busy.fetch_add(by as u32, SeqCst);
+        }
     }
 
     /// Takes a slot, with which the thread is in a hook already.
@@ -167,6 +175,7 @@ impl Thread {
         };
         let slot = &SLOTS[own.unwrap_or(SHARDS - 1)];
         (self.slot, self.is_shared) = (slot, own.is_none() as u32);
+        self.busy = if own.is_some() { &raw const slot.busy } else { null() };
         slot.busy.fetch_add(1, SeqCst);
     }
 
@@ -181,7 +190,7 @@ impl Thread {
     pub fn begin(&mut self) -> bool {
         // The process that this one was forked from had that.
         if self.generation < setup::forked_at() {
-            (self.slot, self.memory) = (null(), null_mut());
+            (self.slot, self.busy, self.memory) = (null(), null(), null_mut());
         }
         if self.slot.is_null() {
             self.take_slot();
@@ -268,7 +277,7 @@ impl Thread {
         self.generation = 0;
         let (slot, is_own) = (self.slot, self.is_shared == 0);
         self.leave();
-        self.slot = null();
+        (self.slot, self.busy) = (null(), null());
         if is_own && let Some(slot) = unsafe { slot.as_ref() } {
             slot.taken.store(0, Release);
         }

@@ -2,8 +2,8 @@
 
 use super::area::{self, *};
 use super::interpreted;
-use super::pages::ADDRESS_BITS;
 use super::memory::{self, Area, reach};
+use super::pages::ADDRESS_BITS;
 use super::setup;
 use super::stacks::intern;
 use super::sys;

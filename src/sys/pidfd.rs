@@ -4,7 +4,9 @@ use super::{errno, poll, stat};
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitId, pidfd_getfd, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    PidfdFlags, PidfdGetfdFlags, WaitId, pidfd_getfd, pidfd_open, pidfd_send_signal, waitid,
+};
 pub use rustix::process::{WaitIdOptions, WaitIdStatus};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 

@@ -6,8 +6,8 @@
 use super::layout::{self, *};
 use super::pages::*;
 use super::view::View;
-use crate::model::{PAGE, UnwindRow};
 use crate::model::heap::own::AREA;
+use crate::model::{PAGE, UnwindRow};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -294,7 +294,9 @@ impl Area {
                 let of = |at: usize| (at - begin) / size_of::<Count>();
                 for row in of(written.start)..of(written.end) {
                     let to = out.get_mut(stacks * CHUNK_STACKS + row);
-                    let (Some(from), Some(to)) = (counts.get::<Count>(chunk * CHUNK_STACKS + row), to) else { break };
+                    let (Some(from), Some(to)) = (counts.get::<Count>(chunk * CHUNK_STACKS + row), to) else {
+                        break;
+                    };
                     let row = Counted::read(from, newest);
                     match all.plus(&row) {
                         Some(sum) => {
@@ -383,7 +385,9 @@ impl Counted {
             ..Counted::default()
         };
         match count.peak.load(Relaxed) == newest {
-            true => Counted { peak_bytes: read(&count.peak_bytes), peak_blocks: read(&count.peak_blocks), ..now },
+            true => {
+                Counted { peak_bytes: read(&count.peak_bytes), peak_blocks: read(&count.peak_blocks), ..now }
+            }
             false => Counted {
                 peak_blocks: now.allocations.wrapping_sub(now.frees),
                 peak_bytes: now.bytes.wrapping_sub(now.freed_bytes),

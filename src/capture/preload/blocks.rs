@@ -142,7 +142,8 @@ impl Words {
         let page = self.leaves.get::<AtomicU64>(leaf * LEAF_PAGES + page)?;
         let (first, len) = words_of(page.load(Acquire), self.words.end::<AtomicU64>());
         let near = near(len.max(NEAR), at);
-        let words = (near..len.min(near + NEAR)).filter_map(|index| self.words.get::<AtomicU64>(first + index));
+        let words =
+            (near..len.min(near + NEAR)).filter_map(|index| self.words.get::<AtomicU64>(first + index));
         let mut words = words.map(|word| word.load(Acquire));
         extra_of(words.find(|word| word & KEY == key_of(at))?)
     }

@@ -54,7 +54,11 @@ impl Hub {
     ///
     /// # Errors
     /// As epoll_create1(2).
-    pub fn new(endpoint: Option<Endpoint>, settings: Settings, only: Option<BTreeSet<Pid>>) -> io::Result<Hub> {
+    pub fn new(
+        endpoint: Option<Endpoint>,
+        settings: Settings,
+        only: Option<BTreeSet<Pid>>,
+    ) -> io::Result<Hub> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         if let Some(endpoint) = &endpoint {
             epoll.add(endpoint.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, DOOR))?;
@@ -103,7 +107,8 @@ impl Hub {
             self.silent.insert(number, (socket, since));
             return None;
         }
-        let hello = value_of::<Hello>(&bytes).filter(|hello| got == Ok(bytes.len()) && hello.magic == MAGIC)?;
+        let hello =
+            value_of::<Hello>(&bytes).filter(|hello| got == Ok(bytes.len()) && hello.magic == MAGIC)?;
         let who = getsockopt(&socket, PeerCredentials).ok()?;
         let pid = who.pid();
         let is_known = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.knows(&hello.token));

@@ -130,10 +130,14 @@ impl Area {
         let stack = views.stack(number)?;
         let len = stack.frames.load(Acquire) as usize;
         let first = stack.first.load(Relaxed) as usize;
-        if stack.what.load(Relaxed) & DESCRIPTION == 0 || len > MOST_DESCRIPTION || views.words_read + len > MOST_READ {
+        if stack.what.load(Relaxed) & DESCRIPTION == 0
+            || len > MOST_DESCRIPTION
+            || views.words_read + len > MOST_READ
+        {
             return None;
         }
-        let words = (first..first.checked_add(len)?).map(|at| views.word(at)).collect::<Option<Vec<u64>>>()?;
+        let words =
+            (first..first.checked_add(len)?).map(|at| views.word(at)).collect::<Option<Vec<u64>>>()?;
         views.words_read += len;
         Some(words)
     }
@@ -156,7 +160,11 @@ mod tests {
             put(WORD_PART, from * 8, &bytes);
         };
         let set = |number: usize, first: u32, frames: u32| {
-            put(STACK_PART, number * size_of::<layout::Stack>(), &[first, frames, 0, 0].map(u32::to_ne_bytes).concat());
+            put(
+                STACK_PART,
+                number * size_of::<layout::Stack>(),
+                &[first, frames, 0, 0].map(u32::to_ne_bytes).concat(),
+            );
         };
         let outer: Vec<u64> = (0x1000..0x1010).collect();
         write(0, &outer);

@@ -33,7 +33,8 @@ fn one_run_has_both() {
     let virt = |row: &&Value| number(row, "virt");
     assert_eq!(rows.iter().map(|row| virt(&row)).sum::<u64>(), number(&process["totals"], "virt"));
     let own = rows.iter().find(|row| row["id"] == "vmaudit").expect("what counting takes");
-    assert!(virt(&own) > 16 << 30, "{own}");
+    // Little is counted, and no more is mapped than that takes.
+    assert!((1..8 << 20).contains(&virt(&own)), "{own}");
     let findings = list(process, "findings");
     assert_ne!(findings[0]["category"], "vmaudit");
     assert_eq!(findings[findings.len() - 1]["category"], "vmaudit");

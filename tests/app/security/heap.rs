@@ -14,6 +14,8 @@ use std::process::{Command, Output, Stdio};
 use vmaudit::capture::preload::layout::{self, Doubts, Head, PARTS};
 
 const MIB: u64 = 1 << 20;
+/// Debian's: every user may run it.
+const PYTHON: &str = "/usr/bin/python3";
 
 fn heap(options: &[&str], command: &mut Command) -> (Value, Output) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -97,7 +99,8 @@ fn forged_tables_take_no_more_than_real_ones() {
     let hostile = program("heap_hostile");
     for mode in ["blocks", "stacks"] {
         let mut measured = Command::new("bash");
-        let script = r#"exec 3>&1; "$0" heap --as-root --report /dev/null -- "$@" >/dev/null 2>&1 & wait $!; exit $?"#;
+        let script =
+            r#"exec 3>&1; "$0" heap --as-root --report /dev/null -- "$@" >/dev/null 2>&1 & wait $!; exit $?"#;
         measured.arg("-c").arg(script).arg(vmaudit()).arg(&hostile).arg(mode).args(offsets(0));
         let most = peak_of(&mut measured);
         assert!(most < 400 * MIB, "{mode}: {} MiB", most / MIB);
@@ -108,7 +111,7 @@ fn forged_tables_take_no_more_than_real_ones() {
 fn peak_of(command: &mut Command) -> u64 {
     let script = "import resource,subprocess,sys; subprocess.run(sys.argv[1:],check=True); \
                   print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
-    let mut python = Command::new("python3");
+    let mut python = Command::new(PYTHON);
     python.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
     let output = watchdog::output(&mut python);
     let said = text(&output.stdout);
@@ -139,7 +142,8 @@ fn mappings(pid: u32) -> Vec<String> {
     let (mut out, mut own) = (Vec::new(), None);
     for line in smaps.lines() {
         if line.split_whitespace().next().is_some_and(|word| word.contains('-') && !word.ends_with(':')) {
-            own = (line.contains("memfd:vmaudit-heap") || line.contains("[anon:vmaudit-heap]")).then(|| line.to_owned());
+            own = (line.contains("memfd:vmaudit-heap") || line.contains("[anon:vmaudit-heap]"))
+                .then(|| line.to_owned());
         } else if let (Some(name), Some(flags)) = (&own, line.strip_prefix("VmFlags:")) {
             out.push(format!("{name} ::{flags} "));
         }
@@ -152,12 +156,18 @@ fn mappings(pid: u32) -> Vec<String> {
 fn the_socket_has_no_name() {
     let counted = Counted::start();
     let table = fs::read_to_string("/proc/net/unix").expect("/proc");
-    let named = table.lines().filter(|line| line.contains("vmaudit")).filter_map(|line| line.split_whitespace().nth(7));
-    let reachable: Vec<&str> = named.filter(|name| name.starts_with('@') || Path::new(name).exists()).collect();
+    let named = table
+        .lines()
+        .filter(|line| line.contains("vmaudit"))
+        .filter_map(|line| line.split_whitespace().nth(7));
+    let reachable: Vec<&str> =
+        named.filter(|name| name.starts_with('@') || Path::new(name).exists()).collect();
     assert!(reachable.is_empty(), "{reachable:?}");
     let left: Vec<_> = fs::read_dir("/tmp").expect("/tmp").flatten().map(|entry| entry.file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("vmaudit-")
-        && fs::read_dir(Path::new("/tmp").join(name)).is_ok_and(|mut entries| entries.any(|e| e.is_ok_and(|e| e.file_type().is_ok_and(|t| t.is_socket()))))));
+        && fs::read_dir(Path::new("/tmp").join(name)).is_ok_and(|mut entries| {
+            entries.any(|e| e.is_ok_and(|e| e.file_type().is_ok_and(|t| t.is_socket())))
+        })));
     drop(counted);
 }
 
@@ -184,9 +194,9 @@ fn who_was_not_started_by_the_command_is_not_let_in() {
         layout::MAGIC
     );
     let mut other = as_nobody(&[]);
-    let output = watchdog::output(other.args(["python3", "-c", &script]));
+    let output = watchdog::output(other.args([PYTHON, "-c", &script]));
     assert_eq!(text(&output.stdout), "connected 0\n", "{}", text(&output.stderr));
-    let output = watchdog::output(Command::new("python3").args(["-c", &script]));
+    let output = watchdog::output(Command::new(PYTHON).args(["-c", &script]));
     assert_eq!(text(&output.stdout), "answer b''\nconnected 1\n", "{}", text(&output.stderr));
 }
 
@@ -207,13 +217,16 @@ fn a_socket_of_another_user_is_not_believed() {
          c,_=l.accept(); c.settimeout(5); print('said',c.recv(64),flush=True)\n"
     );
     let mut server = as_nobody(&[]);
-    server.args(["python3", "-c", &script]).stdout(Stdio::piped());
+    server.args([PYTHON, "-c", &script]).stdout(Stdio::piped());
     let mut server = Guard(server.spawn().expect("python3"));
     let mut said = BufReader::new(server.0.stdout.take().expect("piped")).lines();
     assert_eq!(said.next().expect("a line").expect("text"), "ready");
     let way = format!("{}:{}", "0".repeat(layout::TOKEN), socket.display());
     let mut victim = Command::new("grep");
-    victim.args(["-c", "vmaudit-heap ", "/proc/self/maps"]).env("LD_PRELOAD", &library).env(layout::VARIABLE, way);
+    victim
+        .args(["-c", "vmaudit-heap ", "/proc/self/maps"])
+        .env("LD_PRELOAD", &library)
+        .env(layout::VARIABLE, way);
     let output = watchdog::output(&mut victim);
     assert_eq!(text(&output.stdout), "0\n", "{}", text(&output.stderr));
     // It was connected to, and left without a word.
@@ -242,7 +255,8 @@ fn counting_takes_little_and_hides_it_from_dumps_and_children() {
         assert!(!mapping.contains(" lo "), "locked: {mapping}");
         // The doorbell, one page, is what a child has.
         let is_page = || {
-            let range = mapping.split_whitespace().next().and_then(|range| range.split_once('-')).expect("a range");
+            let range =
+                mapping.split_whitespace().next().and_then(|range| range.split_once('-')).expect("a range");
             let [from, to] = [range.0, range.1].map(|at| u64::from_str_radix(at, 16).expect("an address"));
             to - from == 4096
         };
@@ -262,7 +276,7 @@ fn counting_takes_little_and_hides_it_from_dumps_and_children() {
 /// Limits that a program sets itself, locks and crashes are those of a program that is not counted.
 #[test]
 fn limits_locks_and_crashes_are_as_without() {
-    let (bash, python) = (Path::new("/bin/bash"), Path::new("/usr/bin/python3"));
+    let (bash, python) = (Path::new("/bin/bash"), Path::new(PYTHON));
     if !bash.exists() || !python.exists() {
         return skip("limits_locks_and_crashes_are_as_without", "no bash or python3");
     }
@@ -276,9 +290,12 @@ fn limits_locks_and_crashes_are_as_without() {
         let (report, output) = heap(&[], Command::new(program).args(args));
         assert_eq!(output.stdout, alone.stdout, "{}", text(&output.stderr));
         assert_eq!(output.status.code(), alone.status.code());
-        let counted = list(&report, "processes").iter().map(|each| number(&each["totals"], "allocations")).max();
+        let counted =
+            list(&report, "processes").iter().map(|each| number(&each["totals"], "allocations")).max();
         assert!(counted.is_some_and(|counted| counted > 100), "{report:#}");
-        let full = list(&report, "processes").iter().any(|each| each["gaps"].to_string().contains("tables are full"));
+        let full = list(&report, "processes")
+            .iter()
+            .any(|each| each["gaps"].to_string().contains("tables are full"));
         assert!(!full, "{report:#}");
     }
     // MCL_CURRENT and MCL_FUTURE, with what an ordinary user may lock.
@@ -287,7 +304,8 @@ fn limits_locks_and_crashes_are_as_without() {
                 print(r, [l for l in open('/proc/self/status') if l.startswith('VmLck')][0].split()[1])";
     let locked = |output: &Output| {
         let said = text(&output.stdout);
-        let mut words = said.split_whitespace().map(|word| word.parse::<u64>().unwrap_or_else(|_| panic!("{said}")));
+        let mut words =
+            said.split_whitespace().map(|word| word.parse::<u64>().unwrap_or_else(|_| panic!("{said}")));
         (words.next(), words.next().expect("KiB") << 10)
     };
     let alone = locked(&watchdog::output(Command::new(python).args(["-c", lock])));
@@ -315,7 +333,7 @@ fn children_that_have_changed_their_root_and_user_are_counted() {
                   os.close(w); os.read(r,1); os.waitpid(pid,0); print(pid)\n";
     // The child's first call of malloc comes after it has changed them.
     let folder = folder.path().display().to_string();
-    let mut command = Command::new("python3");
+    let mut command = Command::new(PYTHON);
     command.args(["-c", script, &folder]).env("PYTHONMALLOC", "malloc");
     let (report, output) = heap(&[], &mut command);
     let child: u64 = text(&output.stdout).trim().parse().expect("a number");
@@ -329,7 +347,8 @@ fn children_that_have_changed_their_root_and_user_are_counted() {
 fn of_two_vmaudits_one_counts_and_the_other_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = armed_library(folder.path());
-    let mut target = Obedient::spawn(Command::new(program("heap_truth")).arg("obey").env("LD_PRELOAD", &library));
+    let mut target =
+        Obedient::spawn(Command::new(program("heap_truth")).arg("obey").env("LD_PRELOAD", &library));
     target.answer();
     let pid: u32 = target.answer().split(' ').next().expect("a number").parse().expect("a number");
     let first = Watching::of(pid, &[]);
@@ -354,12 +373,17 @@ fn an_armed_environment_is_counted_once() {
     let library = armed_library(folder.path());
     let mut twice = Command::new(vmaudit());
     let file = folder.path().join("report.json");
-    twice.args(["heap", "--as-root", "-f", "json", "--report"]).arg(&file).arg("--").arg(program("heap_truth"));
+    twice
+        .args(["heap", "--as-root", "-f", "json", "--report"])
+        .arg(&file)
+        .arg("--")
+        .arg(program("heap_truth"));
     let output = watchdog::output(twice.env("LD_PRELOAD", &library));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&fs::read(&file).expect("a report")).expect("JSON");
     let said = text(&output.stdout);
-    let words: Vec<u64> = said.lines().last().expect("a line").split(' ').map(|w| w.parse().expect("a number")).collect();
+    let words: Vec<u64> =
+        said.lines().last().expect("a line").split(' ').map(|w| w.parse().expect("a number")).collect();
     let process = list(&report, "processes").iter().find(|process| number(process, "pid") == words[0]);
     assert!(number(&process.expect("the program")["totals"], "outstanding_bytes") >= words[1]);
     // Both in one program, however that came about: the first one counts.
@@ -371,6 +395,7 @@ fn an_armed_environment_is_counted_once() {
     let mut preload = library.clone().into_os_string();
     preload.push(":");
     preload.push(&copy);
-    let (report, output) = heap(&[], Command::new("env").arg("sh").arg("-c").arg("true").env("LD_PRELOAD", &preload));
+    let (report, output) =
+        heap(&[], Command::new("env").arg("sh").arg("-c").arg("true").env("LD_PRELOAD", &preload));
     assert_eq!(output.status.code(), Some(0), "{}: {report:#}", text(&output.stderr));
 }

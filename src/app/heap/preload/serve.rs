@@ -89,7 +89,8 @@ impl Shared {
             let milliseconds = monotonic_ns().saturating_sub(start_ns) / 1_000_000;
             let milliseconds = u32::try_from(milliseconds).unwrap_or(u32::MAX);
             let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-            served.retain(|each| each.area.upgrade().inspect(|area| area.publish_time(milliseconds)).is_some());
+            served
+                .retain(|each| each.area.upgrade().inspect(|area| area.publish_time(milliseconds)).is_some());
             drop(served);
             thread::sleep(TICK);
         }
@@ -241,7 +242,8 @@ impl Listening {
 fn candidates(parent: &Served, pid: Pid) -> Vec<Armed> {
     let children = std::fs::read_dir(format!("/proc/{}/task", parent.pid)).into_iter().flatten().flatten();
     let children = children.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    let children: Vec<Pid> =
-        children.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect();
+    let children: Vec<Pid> = children
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
     [pid].into_iter().chain(children).map(|pid| Armed::forked(pid, parent.control)).collect()
 }
