@@ -242,7 +242,7 @@ pub fn is_readable(address: u64) -> bool {
 pub fn mapping_of(address: u64) -> Option<(u64, u64)> {
     let fd = open(b"/proc/self/maps\0");
     if fd < 0 {
-        return None;
+        return readable_around(address);
     }
     // struct procmap_query, Linux 6.11
     let mut query = [0u64; 13];
@@ -255,6 +255,15 @@ pub fn mapping_of(address: u64) -> Option<(u64, u64)> {
     };
     close(fd);
     found
+}
+
+/// What can be read around an address without a gap, up to so many pages to each side: without /proc, or without a descriptor for it.
+fn readable_around(address: u64) -> Option<(u64, u64)> {
+    const MOST: u64 = 2048;
+    let (page, bytes) = (address & !(PAGE as u64 - 1), PAGE as u64);
+    let below = (1..MOST).take_while(|&count| is_readable(page.wrapping_sub(count * bytes))).count() as u64;
+    let above = (0..MOST).take_while(|&count| is_readable(page + count * bytes)).count() as u64;
+    (above > 0).then(|| (page - below * bytes, page + above * bytes))
 }
 
 /// From the lines themselves, which begin with `start-end `.
