@@ -45,6 +45,7 @@ mod run {
 }
 mod security {
     mod claims;
+    mod files;
     mod lent;
 }
 mod snapshot {
