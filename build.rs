@@ -17,7 +17,9 @@ mod format;
 #[allow(dead_code)]
 #[path = "src/model"]
 mod model {
+    mod clean;
     pub mod toml_file;
+    pub use clean::is_hidden;
 }
 
 /// The HTML pages, but for what they show.

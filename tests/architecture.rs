@@ -72,7 +72,7 @@ const MODULES: &[Module] = &[
     adapter("probe"),
     // Engines, their names, cgroups.
     Module { name: "containers", may: May::Only(&["model", "sys"]), core: false },
-    Module { name: "store", may: May::Only(&["model"]), core: false },
+    Module { name: "store", may: May::Only(&["model", "sys"]), core: false },
     // Executable files, parsed once for unwinding and for names.
     Module { name: "objects", may: May::Only(&["model", "rights", "sys"]), core: false },
     // Capabilities: those that are the user's own, and those that the program's file lends.

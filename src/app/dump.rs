@@ -2,6 +2,7 @@
 
 use super::output::Stream;
 use crate::model::{FrameKind, StackTable, VmEvent, VmOp};
+use crate::render::json::json_line;
 use crate::session::sink::{Context, Sink};
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
@@ -39,7 +40,8 @@ impl Sink for Dump {
             "frames": frames, "complete": completeness.as_deref() == Some("Complete"),
             "completeness": completeness,
         });
-        if let Err(error) = writeln!(self.out, "{line}") {
+        let line = json_line(&line).map_err(io::Error::from);
+        if let Err(error) = line.and_then(|line| writeln!(self.out, "{line}")) {
             self.failed.get_or_insert(error);
         }
     }

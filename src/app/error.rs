@@ -15,6 +15,8 @@ pub enum AppError {
     /// Before anything was started.
     #[error("--report {}: it cannot be written: {source}", path.display())]
     Report { path: PathBuf, source: io::Error },
+    #[error("{}: no folder for temporary files: {source}: set TMPDIR to a folder of your own", path.display())]
+    Temporary { path: PathBuf, source: io::Error },
     #[error("writing {}: {source}{limit}", path.display(), limit = size_limit(source))]
     Write { path: PathBuf, source: io::Error },
     #[error("writing the report: {0}{limit}", limit = size_limit(.0))]

@@ -3,10 +3,10 @@
 
 use super::error::AppError;
 use crate::attribution::{DataRules, TableRule, each_once, parse_rules};
+use crate::sys::untrusted_open;
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -93,16 +93,6 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 fn read_file(path: &Path) -> io::Result<String> {
-    // A pipe without a writer must not hold vmaudit.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let other = |why: &str| io::Error::other(why.to_owned());
-    if !file.metadata()?.is_file() {
-        return Err(other("no regular file"));
-    }
-    let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(other("longer than 1 MiB: no file of rules is that long"));
-    }
-    Ok(text)
+    let text = untrusted_open::read(path, MAX_FILE)?;
+    String::from_utf8(text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no UTF-8"))
 }

@@ -7,6 +7,7 @@ use super::known::EngineContainer;
 use super::names::{path_of_id, path_of_name};
 use super::whose::{Processes, is_run_by};
 use crate::model::Pid;
+use crate::sys::untrusted_open;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs;
@@ -113,11 +114,7 @@ fn names_in_config(namespace: &str, id: &str) -> Vec<String> {
 }
 
 fn read_config(path: &Path) -> Option<Config> {
-    let size = fs::metadata(path).ok().filter(|m| m.is_file())?.len();
-    if size > MAX_CONFIG {
-        return None;
-    }
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&untrusted_open::read(path, MAX_CONFIG).ok()?).ok()
 }
 
 /// `container`, `pod/container`, `namespace/pod/container`: whatever the user likes to say.

@@ -26,7 +26,7 @@ pub mod wait_status;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE, USER_END};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
-pub use clean::clean;
+pub use clean::{clean, is_hidden};
 pub use event::journal::Step;
 pub use event::time_zero::TimeZero;
 pub use event::touch::Touch;

@@ -16,8 +16,6 @@ pub enum ObjectError {
     /// It does not begin as one.
     #[error("not a 64-bit x86-64 ELF file")]
     NoMagic,
-    #[error("not a regular file")]
-    NotRegular,
     #[error("the file system that it is on does not answer")]
     NoAnswer,
     #[error("no path leads to the file that was mapped ({0})")]

@@ -1,10 +1,10 @@
 //! The files opened so far, by device and inode.
 
 use super::bytes::ObjectError;
-use super::careful::Root;
 use super::object::Object;
 use super::open::{OpenRequest, Opener, SystemOpener};
 use crate::model::{AddrRange, FileRef, ModuleInfo};
+use crate::sys::untrusted_open::Root;
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

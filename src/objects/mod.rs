@@ -7,7 +7,6 @@
 
 pub mod bytes;
 pub mod cache;
-mod careful;
 pub mod cfi;
 pub mod debug_file;
 pub mod elf;
@@ -22,6 +21,7 @@ pub mod open;
 mod padding;
 pub mod patterns;
 pub mod script;
+mod served;
 pub mod sites;
 pub mod starts;
 pub mod symbols;
@@ -30,7 +30,6 @@ pub mod variables;
 
 pub use bytes::ObjectError;
 pub use cache::{FileCache, FileKey};
-pub use careful::Root;
 pub use cfi::{Cfi, FdeFacts};
 pub use elf::{ElfLayout, Section, Segment};
 pub use file::{ElfFile, Stamp};

@@ -3,16 +3,16 @@
 
 use super::VDSO_PATH;
 use super::bytes::ObjectError;
-use super::careful::{self, Root, with_patience};
 use super::file::Stamp;
 use super::object::Object;
+use super::served::{self, with_patience};
 use crate::model::{AddrRange, FileRef, Pid};
+use crate::sys::untrusted_open::{self, Root};
 use crate::{rights, sys};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -72,10 +72,12 @@ enum Candidate {
 
 impl Candidate {
     /// Points at what is there; with its name, and what that proves. None: there is no such place.
-    fn point_at(&self, requested: &FileRef) -> Option<(io::Result<OwnedFd>, String, Proof)> {
+    fn point_at(&self, requested: &FileRef) -> Option<(io::Result<File>, String, Proof)> {
         let inside = |path: &Path| format!("{} inside", path.display());
         Some(match self {
-            Candidate::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
+            Candidate::At(path, proof) => {
+                (untrusted_open::point_at(path), path.display().to_string(), *proof)
+            }
             Candidate::Inside(root, path) => (root.point_at(path), inside(path), Proof::Path),
             Candidate::InsideOf(pid, path) => {
                 (Root::of(*pid).ok()?.point_at(path), inside(path), Proof::Path)
@@ -174,7 +176,7 @@ fn first_of(places: Vec<Candidate>, requested: &FileIdentity) -> Result<Object, 
     for place in places {
         let Some((pointed, name, proof)) = place.point_at(&requested.file) else { continue };
         let opened =
-            pointed.map_err(ObjectError::from).and_then(|fd| open_checked(&File::from(fd), proof, requested));
+            pointed.map_err(ObjectError::from).and_then(|file| open_checked(&file, proof, requested));
         match opened {
             Ok(object) => return Ok(object),
             // the file itself: there is no other one to be found
@@ -191,14 +193,14 @@ fn open_checked(pointed: &File, proof: Proof, requested: &FileIdentity) -> Resul
     let file = &requested.file;
     let same_inode = found.ino() == file.inode;
     let same_device =
-        (major, minor) == (file.major, file.minor) || major == 0 && careful::hides_device(pointed);
+        (major, minor) == (file.major, file.minor) || major == 0 && served::hides_device(pointed);
     let same_file = same_inode && (same_device || proof == Proof::Mapping);
     let other = || Err(ObjectError::NotFound(format!("is {major}:{minor} inode {}", found.ino())));
     if requested.build_id.is_none() && !same_file {
         return other();
     }
-    let opened = careful::open(pointed)?;
-    let object = match careful::read_if_served(&opened)? {
+    let opened = untrusted_open::open_regular(pointed)?;
+    let object = match served::read_if_served(&opened)? {
         Some(bytes) => Object::from_bytes(bytes)?,
         None => Object::from_file(opened)?,
     };
@@ -213,9 +215,9 @@ fn open_checked(pointed: &File, proof: Proof, requested: &FileIdentity) -> Resul
 /// Opens without blocking on FIFOs, without taking a terminal, and takes regular files only.
 ///
 /// # Errors
-/// `NotRegular`, or the error of open(2).
+/// When it is none, or that of open(2).
 pub fn open_regular(path: &Path) -> Result<File, ObjectError> {
-    careful::open(&File::from(careful::point_at(path)?))
+    Ok(untrusted_open::open_regular(&untrusted_open::point_at(path)?)?)
 }
 
 fn path_from_maps(pid: Pid, file: &FileRef) -> Option<PathBuf> {

@@ -1,6 +1,7 @@
 //! What grew and shrank between two moments, as text.
 
 use super::frames::frames;
+use super::json::json_line;
 use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, moment};
 use crate::model::number;
@@ -12,7 +13,7 @@ use crate::report::units::{size, thousands};
 /// # Errors
 /// Never, but serde_json says so.
 pub fn growth_to_json(growth: &Growth) -> Result<String, serde_json::Error> {
-    Ok(serde_json::to_string(growth)? + "\n")
+    Ok(json_line(growth)? + "\n")
 }
 
 /// At most 100 columns; `options.top` stacks of each process.

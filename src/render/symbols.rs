@@ -1,5 +1,6 @@
 //! Function symbols as text and as JSON, a line at a time: a browser has hundreds of thousands.
 
+use super::json::json_line;
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::{WIDTH, closing_notes};
 use crate::model::{ListedFunction, Probe, ProbeCost, ProbeSite, ProbeSummary, Skip};
@@ -168,7 +169,7 @@ struct JsonSite {
 /// None in practice.
 pub fn json_row(function: &ListedFunction<'_>) -> Result<String, serde_json::Error> {
     let hex = |number: u64| format!("0x{number:x}");
-    serde_json::to_string(&JsonFunction {
+    json_line(&JsonFunction {
         name: function.name,
         demangled: function.demangled,
         address: (function.probe != Probe::No(Skip::Imported)).then(|| hex(function.svma)),
@@ -210,7 +211,7 @@ struct JsonSummary {
 /// None in practice.
 pub fn json_file(file: &ListedFile<'_>) -> Result<String, serde_json::Error> {
     let skipped = file.summary.skipped.iter().map(|(skip, &count)| (skip.id(), count)).collect();
-    let text = serde_json::to_string(&JsonFile {
+    let text = json_line(&JsonFile {
         path: file.path,
         build_id: file.build_id,
         debug_file: file.debug_file,

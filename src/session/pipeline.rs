@@ -17,9 +17,9 @@ use crate::model::{
     Addr, Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
     SymbolizedStacks, VmEvent, VmOp,
 };
-use crate::objects::Root;
 use crate::store::FrameNames;
 use crate::sys::memory;
+use crate::sys::untrusted_open::Root;
 use crate::unwind::{ExecMapping, SpaceState, Unwinder};
 use std::cell::RefCell;
 use std::collections::BTreeSet;

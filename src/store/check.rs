@@ -1,15 +1,16 @@
 //! From a path to an open database that is a whole recording of a version that is known.
 
 use super::error::{Fault, StoreError};
+use super::journal;
 use super::place::{HEADER, not_ours, read_header, sibling};
 use super::schema::{self, FORMAT, OLDEST};
+use crate::sys::untrusted_open;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
-use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
 
 /// The longest value that is written or read, bytes.
 pub(super) const MAX_VALUE: i32 = 1 << 29;
@@ -20,24 +21,7 @@ pub(super) const MAX_VALUE: i32 = 1 << 29;
 /// See [`StoreError`].
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     header(path)?;
-    // Locking would wait for a writer: this fails immediately instead.
-    let with = |flags: OpenFlags| -> Result<Connection, Fault> {
-        let db = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-        db.busy_timeout(Duration::ZERO)?;
-        Ok(db)
-    };
-    let journal = fs::metadata(sibling(path, "-journal")).is_ok_and(|found| found.len() > 0);
-    if journal {
-        let rollback = with(OpenFlags::SQLITE_OPEN_READ_WRITE)
-            .and_then(|db| Ok(db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?));
-        rollback.map_err(|fault| match fault.at(path, "undoing the last transaction") {
-            StoreError::Sql { path, source, .. }
-                if source.sqlite_error_code() == Some(rusqlite::ErrorCode::CannotOpen) =>
-            {
-                StoreError::NeedsRollback { path }
-            }
-            other => other,
-        })?;
+    if journal::settle(path)? {
         header(path)?;
     }
     let prepare = |db: Connection| -> Result<Connection, Fault> {
@@ -50,7 +34,23 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         schema::verify(&db)?;
         Ok(db)
     };
-    with(OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(prepare).map_err(|fault| fault.at(path, "opening it"))
+    // Immutable: SQLite looks for nothing next to the file, neither a journal nor a write-ahead log, which anybody
+    // could put there.
+    let db = connect(path, "immutable=1", OpenFlags::SQLITE_OPEN_READ_ONLY);
+    db.and_then(prepare).map_err(|fault| fault.at(path, "opening it"))
+}
+
+/// Opens a database with a parameter of sqlite.org/uri.html.
+pub(super) fn connect(path: &Path, parameter: &str, flags: OpenFlags) -> Result<Connection, Fault> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let escaped: String = path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .map(|&byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Ok(Connection::open_with_flags(format!("file:{escaped}?{parameter}"), flags)?)
 }
 
 /// What the first bytes and the length of a file show, without SQLite.
@@ -60,8 +60,8 @@ fn header(path: &Path) -> Result<(), StoreError> {
         _ => StoreError::Io { path: path.to_owned(), source },
     };
     let no = |why| StoreError::NotARecording { path: path.to_owned(), why };
-    // Before it is opened: a FIFO would wait for its writer.
-    let found = fs::metadata(path).map_err(io)?;
+    let pointed = untrusted_open::point_at(path).map_err(io)?;
+    let found = pointed.metadata().map_err(io)?;
     if found.is_dir() {
         return Err(no("a directory"));
     }
@@ -71,7 +71,8 @@ fn header(path: &Path) -> Result<(), StoreError> {
     if found.len() == 0 {
         return Err(no("an empty file"));
     }
-    let header = read_header(&mut File::open(path).map_err(io)?).map_err(io)?;
+    let header =
+        untrusted_open::open_regular(&pointed).and_then(|mut file| read_header(&mut file)).map_err(io)?;
     if header.len() < HEADER && header.starts_with(b"SQLite format 3\0") {
         let (size, expected) = (found.len(), HEADER as u64);
         return Err(StoreError::Truncated { path: path.to_owned(), size, expected });

@@ -30,6 +30,12 @@ pub enum StoreError {
     )]
     NeedsRollback { path: PathBuf },
     #[error(
+        "{}: it says how to change the recording next to it, as a killed vmaudit leaves it, and is not used: {why}. \
+         Remove it if it is not yours; else copy it together with the recording to a folder that is yours alone",
+        path.display()
+    )]
+    NotOwnJournal { path: PathBuf, why: String },
+    #[error(
         "{}: the recording of a heap (vmaudit heap -o): it has reports of allocations and no calls that map memory, \
          and is read by vmaudit report and vmaudit diff", path.display()
     )]

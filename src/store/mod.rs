@@ -17,6 +17,7 @@ mod encode;
 mod error;
 mod facts;
 mod heap;
+mod journal;
 mod op;
 mod place;
 mod point;

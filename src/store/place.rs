@@ -2,12 +2,13 @@
 
 use super::error::StoreError;
 use super::facts::Owner;
+use super::journal;
 use super::schema::APPLICATION_ID;
-use rusqlite::{Connection, OpenFlags};
+use crate::sys::untrusted_open::{self, Place, open_regular, own_link, place_itself};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// The part of a SQLite header that identifies a file.
@@ -37,11 +38,10 @@ pub(super) fn read_header(file: &mut File) -> io::Result<Vec<u8>> {
 
 /// True where a recording of vmaudit is, whole or not.
 pub fn is_recording(path: &Path) -> bool {
-    // Before it is opened: a FIFO would wait for its writer.
-    fs::metadata(path).is_ok_and(|found| found.is_file())
-        && File::open(path)
-            .and_then(|mut file| read_header(&mut file))
-            .is_ok_and(|header| not_ours(&header).is_none())
+    let header = untrusted_open::point_at(path)
+        .and_then(|pointed| open_regular(&pointed))
+        .and_then(|mut file| read_header(&mut file));
+    header.is_ok_and(|header| not_ours(&header).is_none())
 }
 
 /// The files that a recording at `path` needs next to it: its journal, and an older recording with its own.
@@ -50,41 +50,70 @@ pub fn sidecar_names(path: &Path) -> [PathBuf; 3] {
     [sibling(path, "-journal"), sibling(&old, "-journal"), old]
 }
 
+/// An empty file for a recording.
+pub(super) struct Prepared {
+    /// Its path without links: what SQLite opens.
+    pub(super) path: PathBuf,
+    /// An older recording was set aside for it.
+    pub(super) older: bool,
+    /// Points at the file. It is not open: to close it would end SQLite's locks (fcntl(2)).
+    made: File,
+}
+
 /// Makes space for a recording at `path` and creates an empty file there that belongs to `owner`.
-/// True when an older recording was set aside for it.
 ///
 /// # Errors
-/// When something else than a recording (or an empty file) is there, when a vmaudit is still
-/// writing it, and when the file cannot be created.
-pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<bool, StoreError> {
+/// When something else than a recording (or an empty file) is there, or one of another user, when a vmaudit is
+/// still writing it, and when the file cannot be created.
+pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<Prepared, StoreError> {
     let io = |source| StoreError::Io { path: path.to_owned(), source };
+    let Place { folder, name, found } = place_itself(path).map_err(io)?;
+    let path = folder.path().map_err(io)?.join(&name);
     let mut older = false;
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io(error)),
-        Ok(found) if !found.file_type().is_file() => {
+    if let Some(pointed) = found {
+        let found = pointed.metadata().map_err(io)?;
+        if !found.is_file() {
             let why = if found.is_dir() { "it is a directory" } else { "it is not a regular file" };
-            return Err(StoreError::WouldOverwrite { path: path.to_owned(), why });
+            return Err(StoreError::WouldOverwrite { path, why });
         }
-        Ok(found) if found.len() == 0 => fs::remove_file(path).map_err(io)?,
-        Ok(_) => {
-            set_aside(path)?;
+        folder.allow_writing(&found).map_err(io)?;
+        if found.len() == 0 {
+            folder.remove(&name).map_err(io)?;
+        } else {
+            set_aside(&path, &pointed)?;
             older = true;
         }
     }
-    // What a stranger left under the journal's name must not be rolled back into the new file.
-    match fs::remove_file(sibling(path, "-journal")) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
-        _ => {}
+    // What a stranger left under these names must not be rolled back into the new file.
+    for suffix in ["-journal", "-wal", "-shm"] {
+        match folder.remove(sibling(Path::new(&name), suffix).as_os_str()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
     }
     // The addresses and names in it are the target's own business: not for everybody to read.
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let file = options.open(path).map_err(io)?;
+    let file = folder.create(&name, 0o600).map_err(io)?;
     if let Some(owner) = owner {
         fchown(&file, Some(owner.uid), Some(owner.gid)).map_err(io)?;
     }
-    Ok(older)
+    let made = untrusted_open::point_at(Path::new(&own_link(&file))).map_err(io)?;
+    Ok(Prepared { path, older, made })
+}
+
+/// Proves that SQLite, which opens files by their names, has opened the file that was made, and a journal that it
+/// made itself: in a folder that others can write, somebody else may have put other ones there.
+pub(super) fn prove(prepared: &Prepared) -> Result<(), StoreError> {
+    let path = &prepared.path;
+    let io = |source| StoreError::Io { path: path.to_owned(), source };
+    let made = prepared.made.metadata().map_err(io)?;
+    let is_made = |found: &fs::Metadata| (found.dev(), found.ino()) == (made.dev(), made.ino());
+    let journal = sibling(path, "-journal");
+    let has_journal = || fs::symlink_metadata(&journal).is_ok_and(|found| journal::is_plain(&found));
+    if fs::symlink_metadata(path).is_ok_and(|found| is_made(&found)) && has_journal() {
+        return Ok(());
+    }
+    let why = "another user put a file in its place, or in that of its journal: name a file in a folder of your own";
+    Err(io(untrusted_open::denied(why.to_owned())))
 }
 
 /// The recording could not be begun after all: takes away what [`prepare`] made of `path`, and puts
@@ -101,31 +130,24 @@ pub(super) fn give_up(path: &Path, older: bool) {
 }
 
 /// Renames an older recording to FILE.old.
-fn set_aside(path: &Path) -> Result<(), StoreError> {
+fn set_aside(path: &Path, pointed: &File) -> Result<(), StoreError> {
     let io = |source| StoreError::Io { path: path.to_owned(), source };
-    let header = read_header(&mut File::open(path).map_err(io)?).map_err(io)?;
+    let header = open_regular(pointed).and_then(|mut file| read_header(&mut file)).map_err(io)?;
     if not_ours(&header).is_some() {
         let why = "it is no recording of vmaudit";
         return Err(StoreError::WouldOverwrite { path: path.to_owned(), why });
     }
-    // Undoes what a killed vmaudit left unfinished, and fails if a living one is writing it.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    if let Ok(db) = Connection::open_with_flags(path, flags) {
-        let _ = db.busy_timeout(std::time::Duration::ZERO);
-        let locked = db.execute_batch("BEGIN EXCLUSIVE; ROLLBACK");
-        if let Err(error) = locked
-            && error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
-        {
-            return Err(StoreError::Busy { path: path.to_owned() });
-        }
+    // What cannot be undone stays with its file.
+    if let Err(error @ (StoreError::Busy { .. } | StoreError::NotOwnJournal { .. })) = journal::settle(path) {
+        return Err(error);
     }
     let old = sibling(path, ".old");
     let journal = sibling(path, "-journal");
     // An empty one has nothing to undo: the disk was full.
-    if fs::metadata(&journal).is_ok_and(|found| found.len() == 0) {
+    if fs::symlink_metadata(&journal).is_ok_and(|found| found.len() == 0) {
         let _ = fs::remove_file(&journal);
     }
-    if journal.exists() {
+    if fs::symlink_metadata(&journal).is_ok() {
         // It could not be undone: it stays with its file.
         fs::rename(&journal, sibling(&old, "-journal")).map_err(io)?;
     } else {

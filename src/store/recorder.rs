@@ -62,12 +62,15 @@ impl Recorder {
         owner: Option<Owner>,
         longest: i32,
     ) -> Result<Recorder, StoreError> {
-        let older = place::prepare(path, owner)?;
+        let prepared = place::prepare(path, owner)?;
+        let older = prepared.older;
         let (sender, receiver) = sync_channel(WAITING);
         let (give_back, used) = sync_channel(WAITING);
         let safe_event = Arc::new(AtomicU64::new(0));
-        let thread = Writer::start(path, (meta, longest), (receiver, give_back), Arc::clone(&safe_event))
-            .inspect_err(|_| place::give_up(path, older))?;
+        let thread =
+            Writer::start(&prepared.path, (meta, longest), (receiver, give_back), Arc::clone(&safe_event))
+                .and_then(|thread| place::prove(&prepared).map(|()| thread))
+                .inspect_err(|_| place::give_up(&prepared.path, older))?;
         Ok(Recorder {
             path: path.to_owned(),
             older,

@@ -97,7 +97,9 @@ impl Writer<'_> {
 }
 
 fn create(path: &Path, (meta, longest): (&RunMeta, i32)) -> Result<Connection, Fault> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    // The path has no links, unless somebody puts one there now.
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let db = Connection::open_with_flags(path, flags)?;
     // What is longer could not be read again.
     db.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;

@@ -21,6 +21,7 @@ pub mod seccomp;
 pub mod stat;
 pub mod task;
 pub mod tracefs;
+pub mod untrusted_open;
 
 /// The same error as the crate that most of vmaudit uses has it.
 pub fn errno(error: rustix::io::Errno) -> nix::errno::Errno {

@@ -46,6 +46,7 @@ mod run {
 mod security {
     mod claims;
     mod heap;
+    mod files;
     mod lent;
 }
 mod snapshot {

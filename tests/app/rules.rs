@@ -107,7 +107,7 @@ fn a_bad_rule_ends_vmaudit_before_it_starts_anything() {
     // A pipe without a writer.
     nix::unistd::mkfifo(&other, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let said = run();
-    assert!(said.contains("no regular file"), "{said}");
+    assert!(said.contains("not a regular file"), "{said}");
     fs::remove_dir_all(&folder).expect("removed");
     let said = run();
     assert!(said.contains("the folder cannot be read: No such file"), "{said}");

@@ -7,9 +7,11 @@ use vmaudit::heap::mappings;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
-use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId};
+use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId, is_hidden};
 use vmaudit::render::text::TextOptions;
-use vmaudit::render::{HeapView, heap_to_folded, heap_to_pprof, heap_to_svg, heap_to_text, to_json};
+use vmaudit::render::{
+    HeapView, heap_to_folded, heap_to_html, heap_to_pprof, heap_to_svg, heap_to_text, to_json,
+};
 use vmaudit::report::model::{CategoryRow, Events, Process};
 
 const STACKS: HeapView = HeapView { by: HeapBy::Outstanding, reverse: false };
@@ -312,7 +314,7 @@ fn memory_contexts_are_a_table_of_their_own() {
 #[test]
 fn losses_and_hostile_names_are_shown() {
     let mut scene = leaking(Sampling::EXACT);
-    scene.known.comm = "\x1b[31mred\n".to_string();
+    scene.known.comm = "\x1b[31mred\n\u{9b}1m\u{202e}".to_string();
     scene.known.gaps.push("libfoo.so: no symbols\x07".to_string());
     scene.functions[0].name = "evil\x1b]0;".to_string();
     scene.heaps.lost(17);
@@ -337,6 +339,10 @@ fn losses_and_hostile_names_are_shown() {
     }
     assert!(!text.contains(|c: char| c != '\n' && c.is_control()));
     assert!(!heap_to_folded(&report, STACKS).contains('\x1b'));
+    let (json, svg) = (to_json(&report).expect("JSON"), heap_to_svg(&report, STACKS).expect("a graph"));
+    for text in [json, svg, heap_to_html(&report).expect("a page")] {
+        assert!(!text.contains(|c: char| c != '\n' && is_hidden(c)), "{text}");
+    }
 }
 
 /// The program of case C2 after its purge, with the figures of a run.

@@ -16,6 +16,7 @@ mod flame {
 }
 mod folded;
 mod heap;
+mod hostile;
 mod html {
     mod browser;
     mod commands;

@@ -1,11 +1,9 @@
 //! Reports that would be written over what else the command line names, or over a recording.
 
-use super::file::{folder, follow};
 use crate::app::error::AppError;
 use crate::store;
+use crate::sys::untrusted_open::place;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -27,15 +25,12 @@ enum Identity {
 impl Identity {
     /// None for what is no regular file, or cannot be read.
     fn of(path: &Path) -> Option<Identity> {
-        match fs::metadata(path) {
-            Ok(found) => found.is_file().then(|| Identity::File { device: found.dev(), inode: found.ino() }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let target = follow(path).ok()?;
-                let found = fs::metadata(folder(&target)).ok()?;
-                let name = target.file_name()?.to_owned();
-                Some(Identity::Name { device: found.dev(), folder: found.ino(), name })
-            }
-            Err(_) => None,
+        let place = place(path).ok()?;
+        let found = place.found.as_ref().unwrap_or(place.folder.as_file()).metadata().ok()?;
+        let (device, inode) = (found.dev(), found.ino());
+        match place.found {
+            Some(_) => found.is_file().then_some(Identity::File { device, inode }),
+            None => Some(Identity::Name { device, folder: inode, name: place.name }),
         }
     }
 }

@@ -6,27 +6,27 @@
 //! | nothing, or a regular file | the report is written next to it and takes its place when it is complete |
 //! | a file with several names (hard links), or in a folder where nothing may be created | it is overwritten when the report is complete |
 //! | a FIFO, a device, an own descriptor (`/dev/stderr`, `/dev/fd/N`) | opened at once, and written to |
+//! | another user's link, or, in a folder that others can write, another user's file or FIFO | it is refused |
 
 use super::conflict::{self, Other};
 use super::print_by;
 use crate::app::error::AppError;
 use crate::launch::behind_sudo;
+use crate::sys::untrusted_open::{Folder, Place, place, reopen};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
-use nix::unistd::linkat;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::cell::RefCell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Seek, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Permissions of a report that was not there before: it holds command lines, paths and addresses.
 const MODE: u32 = 0o600;
-/// Symbolic links that are followed to a file that is not there yet (MAXSYMLINKS, include/linux/namei.h).
-const MOST_LINKS: usize = 40;
 /// Names that are tried for a file next to the report's.
 const ATTEMPTS: u32 = 100;
 /// Bytes that are written at once.
@@ -46,8 +46,8 @@ enum Target {
     Stderr,
     /// No regular file, or one that was open before: written to as it comes.
     Open(File),
-    /// A FIFO that no process had open for reading: waited for when there is something to write.
-    Fifo,
+    /// A FIFO that no process had open for reading, pointed at: waited for when there is something to write.
+    Fifo(File),
     /// A regular file that is replaced as a whole.
     Replaced(Replaced),
     /// One that can only be overwritten.
@@ -57,7 +57,8 @@ enum Target {
 /// A file, or the place for one, and what will be there.
 #[derive(Debug)]
 struct Replaced {
-    target: PathBuf,
+    folder: Rc<Folder>,
+    name: OsString,
     /// What is there now.
     present: Option<File>,
     /// None where the file system has no files without a name, and after the first report.
@@ -69,14 +70,15 @@ struct Replaced {
 #[derive(Debug)]
 struct Fresh {
     file: File,
+    folder: Rc<Folder>,
     /// Where it has one.
-    name: Option<PathBuf>,
+    name: Option<OsString>,
 }
 
 impl Drop for Fresh {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            let _ = fs::remove_file(name);
+            let _ = self.folder.remove(name);
         }
     }
 }
@@ -116,7 +118,7 @@ impl Output {
     pub fn put_by(&self, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), AppError> {
         let Some(path) = &self.path else { return print_by(write) };
         let mut place = self.place.borrow_mut();
-        let written = place.opened(path).and_then(|()| match &mut *place {
+        let written = place.opened().and_then(|()| match &mut *place {
             Target::Open(file) => buffered(file, write).or_else(no_reader),
             Target::Overwritten(file) => {
                 file.rewind()?;
@@ -125,7 +127,7 @@ impl Output {
                 file.set_len(length)
             }
             Target::Replaced(replaced) => replaced.put(write),
-            Target::Stdout | Target::Stderr | Target::Fifo => Ok(()),
+            Target::Stdout | Target::Stderr | Target::Fifo(_) => Ok(()),
         });
         written.map_err(|source| AppError::Write { path: path.clone(), source })
     }
@@ -191,9 +193,7 @@ impl Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(path) = &self.path {
-            self.place.opened(path)?;
-        }
+        self.place.opened()?;
         match &mut self.place {
             Target::Stdout => io::stdout().write(bytes),
             Target::Stderr => io::stderr().write(bytes),
@@ -205,7 +205,7 @@ impl Write for Stream {
     fn flush(&mut self) -> io::Result<()> {
         match &self.place {
             Target::Stdout => return io::stdout().flush(),
-            Target::Stderr | Target::Open(_) | Target::Fifo => return Ok(()),
+            Target::Stderr | Target::Open(_) | Target::Fifo(_) => return Ok(()),
             Target::Replaced(_) | Target::Overwritten(_) => {}
         }
         self.begin()?;
@@ -224,26 +224,27 @@ impl Target {
         if let Some(fd) = own_descriptor(path) {
             return duplicate(fd).map(Target::Open);
         }
-        let found = match fs::metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if path.as_os_str().as_bytes().ends_with(b"/") {
-                    return Err(io::Error::from_raw_os_error(libc::EISDIR));
-                }
-                let target = follow(path)?;
-                let fresh = prove(folder(&target))?;
-                return Ok(Target::Replaced(Replaced { target, present: None, fresh }));
-            }
-            found => found?,
+        if path.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(Errno::EISDIR.into());
+        }
+        let Place { folder, name, found } = place(path)?;
+        let folder = Rc::new(folder);
+        let Some(pointed) = found else {
+            let fresh = prove(&folder)?;
+            return Ok(Target::Replaced(Replaced { folder, name, present: None, fresh }));
         };
+        let found = pointed.metadata()?;
         let kind = found.file_type();
         if kind.is_dir() {
-            return Err(io::Error::from_raw_os_error(libc::EISDIR));
+            return Err(Errno::EISDIR.into());
         }
+        folder.allow_writing(&found)?;
         if kind.is_fifo() {
-            return fifo(path);
+            return fifo(pointed);
         }
         if !kind.is_file() {
-            return OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY).open(path).map(Target::Open);
+            return reopen(&pointed, OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY))
+                .map(Target::Open);
         }
         // What the shell redirected there goes on into this file, and would be lost with it.
         if let Some(fd) =
@@ -251,21 +252,20 @@ impl Target {
         {
             return duplicate(fd).map(Target::Open);
         }
-        let present = OpenOptions::new().write(true).open(path)?;
+        let present = reopen(&pointed, OpenOptions::new().write(true))?;
         if found.nlink() > 1 {
             return Ok(Target::Overwritten(present));
         }
-        let target = fs::canonicalize(path)?;
-        match prove(folder(&target)) {
-            Ok(fresh) => Ok(Target::Replaced(Replaced { target, present: Some(present), fresh })),
+        match prove(&folder) {
+            Ok(fresh) => Ok(Target::Replaced(Replaced { folder, name, present: Some(present), fresh })),
             Err(_) => Ok(Target::Overwritten(present)),
         }
     }
 
     /// Waits for the reader of a FIFO.
-    fn opened(&mut self, path: &Path) -> io::Result<()> {
-        if let Target::Fifo = self {
-            *self = Target::Open(OpenOptions::new().write(true).open(path)?);
+    fn opened(&mut self) -> io::Result<()> {
+        if let Target::Fifo(pointed) = self {
+            *self = Target::Open(reopen(pointed, OpenOptions::new().write(true))?);
         }
         Ok(())
     }
@@ -282,10 +282,7 @@ impl Replaced {
     fn fresh(&mut self) -> io::Result<Fresh> {
         match self.fresh.take() {
             Some(fresh) => Ok(fresh),
-            None => nameless(folder(&self.target)).or_else(|_| {
-                let (file, name) = named(&self.target, create)?;
-                Ok(Fresh { file, name: Some(name) })
-            }),
+            None => nameless(&self.folder).or_else(|_| named(&self.folder, &self.name)),
         }
     }
 
@@ -314,11 +311,10 @@ impl Replaced {
 
     fn rename(&self, fresh: &mut Fresh) -> io::Result<()> {
         if fresh.name.is_none() {
-            let open = PathBuf::from(format!("/proc/self/fd/{}", fresh.file.as_raw_fd()));
-            fresh.name = Some(named(&self.target, |name| link(&open, name))?.1);
+            fresh.name = Some(unused(&self.name, |name| self.folder.link(&fresh.file, name))?.1);
         }
         if let Some(name) = &fresh.name {
-            fs::rename(name, &self.target)?;
+            self.folder.rename(name, &self.name)?;
         }
         fresh.name = None;
         Ok(())
@@ -331,74 +327,49 @@ fn buffered(file: &mut File, write: impl Fn(&mut dyn Write) -> io::Result<()>) -
     to.flush()
 }
 
-/// A new file that has a name.
-fn create(path: &Path) -> io::Result<File> {
-    owned(OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)?)
-}
-
 /// What vmaudit makes under sudo is the invoking user's, as with recordings.
-fn owned(file: File) -> io::Result<File> {
-    if let Some((uid, gid)) = behind_sudo().map_err(io::Error::other)? {
-        fchown(&file, Some(uid), Some(gid))?;
+fn give(file: &File) -> io::Result<()> {
+    match behind_sudo().map_err(io::Error::other)? {
+        Some((uid, gid)) => fchown(file, Some(uid), Some(gid)),
+        None => Ok(()),
     }
-    Ok(file)
 }
 
 /// A file that has no name, and ends with this process unless it gets one.
-fn nameless(folder: &Path) -> io::Result<Fresh> {
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(MODE).open(folder)?;
-    Ok(Fresh { file: owned(file)?, name: None })
+fn nameless(folder: &Rc<Folder>) -> io::Result<Fresh> {
+    let fresh = Fresh { file: folder.nameless(MODE)?, folder: Rc::clone(folder), name: None };
+    give(&fresh.file).map(|()| fresh)
+}
+
+/// A new file under a hidden name.
+fn named(folder: &Rc<Folder>, for_name: &OsStr) -> io::Result<Fresh> {
+    let (file, name) = unused(for_name, |name| folder.create(name, MODE))?;
+    let fresh = Fresh { file, folder: Rc::clone(folder), name: Some(name) };
+    give(&fresh.file).map(|()| fresh)
 }
 
 /// Proves that a file can be made there: by one without a name, or, where there are none, by one that is
 /// removed at once.
-fn prove(folder: &Path) -> io::Result<Option<Fresh>> {
-    if let Ok(fresh) = nameless(folder) {
-        return Ok(Some(fresh));
+fn prove(folder: &Rc<Folder>) -> io::Result<Option<Fresh>> {
+    match nameless(folder) {
+        Ok(fresh) => Ok(Some(fresh)),
+        Err(_) => named(folder, OsStr::new("vmaudit")).map(|_| None),
     }
-    let (_, path) = named(&folder.join("vmaudit"), create)?;
-    fs::remove_file(path)?;
-    Ok(None)
 }
 
-/// Has `make` create something under an unused hidden name next to `target`.
-fn named<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
+/// Has `make` create something under an unused hidden name that resembles `for_name`.
+fn unused<T>(for_name: &OsStr, make: impl Fn(&OsStr) -> io::Result<T>) -> io::Result<(T, OsString)> {
     let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
     for number in 0..ATTEMPTS {
         let mut name = OsString::from(".");
-        name.push(target.file_name().unwrap_or_default());
+        name.push(for_name);
         name.push(format!(".{}.{number}", std::process::id()));
-        let path = folder(target).join(name);
-        match make(&path) {
+        match make(&name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
-            made => return made.map(|made| (made, path)),
+            made => return made.map(|made| (made, name)),
         }
     }
     Err(taken)
-}
-
-fn link(open: &Path, name: &Path) -> io::Result<()> {
-    linkat(AT_FDCWD, open, AT_FDCWD, name, AtFlags::AT_SYMLINK_FOLLOW).map_err(io::Error::from)
-}
-
-pub(super) fn folder(target: &Path) -> &Path {
-    match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-/// Where the file will be that symbolic links lead to.
-pub(super) fn follow(path: &Path) -> io::Result<PathBuf> {
-    let mut target = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        match fs::read_link(&target) {
-            Ok(next) => target = folder(&target).join(next),
-            Err(_) => return Ok(target),
-        }
-    }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
 /// The number in `/dev/fd/N` and the like: to open it anew would begin at the file's start.
@@ -434,14 +405,14 @@ fn is_open(fd: RawFd, file: &fs::Metadata) -> bool {
 }
 
 /// Without waiting for a reader: it may come when the command has printed something.
-fn fifo(path: &Path) -> io::Result<Target> {
-    match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+fn fifo(pointed: File) -> io::Result<Target> {
+    match reopen(&pointed, OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK)) {
         Ok(file) => {
             let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
             fcntl(&file, FcntlArg::F_SETFL(flags & !OFlag::O_NONBLOCK))?;
             Ok(Target::Open(file))
         }
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(Target::Fifo),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(Target::Fifo(pointed)),
         Err(error) => Err(error),
     }
 }

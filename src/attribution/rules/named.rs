@@ -9,7 +9,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::CallPath;
 use crate::attribution::category::{Evidence, Instance, Merge};
 use crate::ledger::{Region, RegionKind};
-use crate::model::Addr;
+use crate::model::{Addr, is_hidden};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -132,7 +132,7 @@ pub fn printable(name: &[u8]) -> String {
             out.push('\u{2026}');
             break;
         }
-        if c.is_control() {
+        if is_hidden(c) {
             out.extend(c.escape_default());
         } else {
             out.push(c);

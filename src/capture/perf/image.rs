@@ -8,9 +8,10 @@
 
 use super::sample::Mapped;
 use crate::model::PAGE;
-use std::fs::File;
+use crate::sys::untrusted_open;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 const PT_LOAD: u32 = 1;
 
@@ -82,14 +83,12 @@ pub fn is_32_bit(mapped: &Mapped) -> bool {
 
 fn head_of(mapped: &Mapped) -> Option<Vec<u8>> {
     let path = std::str::from_utf8(&mapped.name).ok()?;
-    // It may have been replaced by a pipe: opening that must not wait.
-    let mut file =
-        File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
-    let found = file.metadata().ok()?;
+    let pointed = untrusted_open::point_at(Path::new(path)).ok()?;
     // A device number may differ from what stat says (btrfs, overlayfs).
-    if !found.is_file() || found.ino() != mapped.inode {
+    if pointed.metadata().ok()?.ino() != mapped.inode {
         return None;
     }
+    let mut file = untrusted_open::open_regular(&pointed).ok()?;
     let mut head = vec![0; 4096];
     let length = file.read(&mut head).ok()?;
     head.truncate(length);

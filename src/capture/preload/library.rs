@@ -2,14 +2,16 @@
 
 use crate::model::heap::own::LIBRARY;
 use crate::model::path::base_name_bytes;
+use crate::sys::untrusted_open::{Believed, Folder, denied, is_out_of_reach, open_regular, others_write};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rustc_hash::FxHasher;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Empty where there is none for this architecture.
@@ -35,22 +37,43 @@ pub fn is_library(path: &[u8]) -> bool {
     base_name_bytes(path).starts_with(PREFIX.as_bytes())
 }
 
-/// Puts the library into a folder, which is made where it is missing; its path. What is there already stays.
+/// Puts the library into a folder, which is made where it is missing; its path. What is there already stays, if
+/// nobody but root and this user can change it: programs execute it.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When it cannot be written, or others could change it.
 pub fn install(folder: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(folder)?;
-    let path = fs::canonicalize(folder)?.join(file_name());
-    if fs::read(&path).is_ok_and(|known| known == BYTES) {
-        return Ok(path);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let real = fs::canonicalize(folder)?;
+    let mine = Believed::strictly();
+    let unsafe_here = |why: &dyn std::fmt::Display| {
+        denied(format!("{why}: programs would execute what others put there; name a folder of your own"))
+    };
+    is_out_of_reach(&real, &mine).map_err(|error| unsafe_here(&error))?;
+    let (folder, name) = (Folder::open(&real)?, OsString::from(file_name()));
+    // A sticky bit does not help: somebody else may have taken the name.
+    if others_write(&folder.as_file().metadata()?) {
+        return Err(unsafe_here(&format!("other users can write {}", real.display())));
+    }
+    let path = real.join(&name);
+    if let Some(pointed) = folder.find(&name)? {
+        let found = pointed.metadata()?;
+        if !found.is_file() || !mine.includes(found.uid()) || others_write(&found) {
+            let why = "is another user's, or others can write it, or it is no regular file: remove it";
+            return Err(denied(format!("{} {why}", path.display())));
+        }
+        let mut known = Vec::new();
+        open_regular(&pointed)?.take(BYTES.len() as u64 + 1).read_to_end(&mut known)?;
+        if known == BYTES {
+            return Ok(path);
+        }
     }
     // Programs load it while it is written, otherwise.
-    let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = File::options().write(true).create_new(true).mode(0o755).open(&unfinished)?;
+    let unfinished = OsString::from(format!("{PREFIX}{}.tmp", std::process::id()));
+    let mut file = folder.create(&unfinished, 0o755)?;
     file.write_all(BYTES)?;
     file.set_permissions(fs::Permissions::from_mode(0o755))?;
-    fs::rename(&unfinished, &path)?;
+    folder.rename(&unfinished, &name)?;
     Ok(path)
 }
 

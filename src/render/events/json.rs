@@ -2,6 +2,7 @@
 
 use super::{Entry, EventsOptions, missing_stack};
 use crate::model::{AddrRange, Step, VmOp};
+use crate::render::json::json_line;
 use crate::report::calls;
 use crate::report::model::{Range, Stack};
 use serde::Serialize;
@@ -66,7 +67,7 @@ pub(super) fn event(entry: &Entry<'_>, options: &EventsOptions, out: &mut String
         virt: event.total_vm,
         no_stack: missing_stack(event),
     };
-    let Ok(mut text) = serde_json::to_string(&line) else { return };
+    let Ok(mut text) = json_line(&line) else { return };
     if options.stacks {
         // the last member: the stack, which most events share with others
         text.pop();
@@ -80,7 +81,7 @@ pub(super) fn event(entry: &Entry<'_>, options: &EventsOptions, out: &mut String
 
 /// The value of a line's `stack`.
 pub(super) fn stack(stack: &Stack) -> String {
-    serde_json::to_string(stack).unwrap_or_default()
+    json_line(stack).unwrap_or_default()
 }
 
 pub(super) fn note(step: &Step, out: &mut String) {
@@ -95,5 +96,5 @@ pub(super) fn note(step: &Step, out: &mut String) {
         }),
         Step::Event(_) | Step::Snapshot(_) | Step::Point(_) => return,
     };
-    *out += &format!("{value}\n");
+    *out += &(json_line(&value).unwrap_or_default() + "\n");
 }

@@ -2,8 +2,8 @@
 
 use super::perf_map::PerfMap;
 use crate::model::Pid;
-use crate::objects::Root;
 use crate::procfs::parse_status;
+use crate::sys::untrusted_open::Root;
 use crate::sys::{clock, file, stat};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};

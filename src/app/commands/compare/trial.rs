@@ -8,6 +8,7 @@ use crate::compare::output::Output;
 use crate::launch::{Left, Supervisor, Waited, secure};
 use crate::report::Report;
 use crate::session::SessionError;
+use crate::sys::untrusted_open::{Believed, is_out_of_reach};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -66,7 +67,12 @@ impl Trial<'_> {
         let template = std::env::temp_dir().join("vmaudit-compare-XXXXXX");
         let folder = nix::unistd::mkdtemp(&template)
             .map_err(|errno| AppError::Write { path: template, source: errno.into() })?;
-        Ok(Trial { args, folder })
+        let trial = Trial { args, folder };
+        // Others could put their own in its place otherwise, and links in that.
+        fs::canonicalize(&trial.folder)
+            .and_then(|folder| is_out_of_reach(&folder, &Believed::user()))
+            .map_err(|source| AppError::Temporary { path: trial.folder.clone(), source })?;
+        Ok(trial)
     }
 
     /// Runs the command once.

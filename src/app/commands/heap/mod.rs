@@ -29,8 +29,13 @@ use crate::session::engine::End;
 use crate::session::say::say;
 use crate::session::snapshots::SnapshotError;
 use crate::session::snapshots::living::{Living, LivingError};
-use std::fs;
+use crate::sys::untrusted_open::read_up_to;
+use std::fs::File;
+use std::io;
 use std::path::Path;
+
+/// Bytes of a description of an allocator; the built-in ones have some KiB.
+const LONGEST_DESCRIPTION: u64 = 1 << 20;
 
 /// The descriptions that `--allocator` names, or those that need no name.
 fn descriptions(args: &HeapArgs) -> Result<Vec<Description>, AppError> {
@@ -38,8 +43,10 @@ fn descriptions(args: &HeapArgs) -> Result<Vec<Description>, AppError> {
     let named = |name: &str| match built_in(name) {
         Some(description) => description.map_err(|error| usage(error.to_string())),
         None if name.contains('/') || name.ends_with(".toml") => {
-            let text = fs::read_to_string(name)
-                .map_err(|error| usage(format!("--allocator {name}: it cannot be read: {error}")))?;
+            let text = File::open(name).and_then(|file| read_up_to(file, LONGEST_DESCRIPTION));
+            let text = text.and_then(|text| String::from_utf8(text).map_err(io::Error::other));
+            let text =
+                text.map_err(|error| usage(format!("--allocator {name}: it cannot be read: {error}")))?;
             parse(&text, name).map_err(|error| usage(format!("--allocator {error}")))
         }
         None => {

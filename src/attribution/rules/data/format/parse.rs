@@ -3,6 +3,7 @@
 use super::left::{ALLOWED, Left, size};
 use super::pattern::Pattern;
 use super::{Condition, Knob, Proof, TableRule};
+use crate::model::is_hidden;
 use crate::model::toml_file::{FileError, Source};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -263,8 +264,7 @@ impl Source<'_> {
 
     /// Reports are read in terminals: a text is one line of characters that move nothing.
     fn check(&self, field: &str, text: &str, span: Range<usize>, longest: usize) -> Result<(), FileError> {
-        let bidirectional = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        let plain = !text.contains(|c: char| c.is_control() || bidirectional(c));
+        let plain = !text.contains(is_hidden);
         if plain && !text.trim().is_empty() && text.len() <= longest {
             return Ok(());
         }
