@@ -179,6 +179,7 @@ fn first_of(places: Vec<Candidate>, requested: &FileIdentity) -> Result<Object, 
             Ok(object) => return Ok(object),
             // the file itself: there is no other one to be found
             Err(error @ ObjectError::NoMagic) => return Err(error),
+            Err(error) if error.is_for_want_of_descriptors() => return Err(error),
             Err(error) => tried.push(format!("{name}: {error}")),
         }
     }
@@ -199,7 +200,7 @@ fn open_checked(pointed: &File, proof: Proof, requested: &FileIdentity) -> Resul
     }
     let opened = careful::open(pointed)?;
     let object = match careful::read_if_served(&opened)? {
-        Some(bytes) => Object::from_bytes(bytes)?,
+        Some(bytes) => Object::from_whole_file(bytes)?,
         None => Object::from_file(opened)?,
     };
     // With a build id, only that can prove it: a recording that is read again later.
