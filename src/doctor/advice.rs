@@ -190,13 +190,18 @@ fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>)
         };
         return (why, Vec::new());
     }
+    // No capability helps against that.
+    if errno == Some(ENOSYS) && !privileges.seccomp_filter {
+        let why = "there is no bpf(2) (ENOSYS): the kernel is built without it (CONFIG_BPF_SYSCALL)";
+        return (why.to_owned(), Vec::new());
+    }
     if !privileges.first_user_namespace {
         let why = "vmaudit runs in a user namespace (a rootless container, as a rule): its capabilities \
                    do not reach BPF";
         return (why.to_owned(), vec![from_the_host()]);
     }
     let missing = missing(&[Capability::Bpf, Capability::Perfmon], privileges);
-    match missing {
+    match missing.filter(|_| errno != Some(ENOSYS)) {
         Some(missing) if in_container(privileges) => {
             let flags = "run --cap-add BPF --cap-add PERFMON";
             let commands = vec![
@@ -216,7 +221,7 @@ fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>)
             vec![command("systemd", "CapabilityBoundingSet=CAP_BPF CAP_PERFMON …")],
         ),
         None if privileges.seccomp_filter => (
-            "a seccomp profile forbids bpf(2), though the capabilities are there".to_owned(),
+            "a seccomp profile forbids bpf(2), whatever the capabilities".to_owned(),
             vec![
                 command("Docker", "docker run --security-opt seccomp=unconfined …"),
                 command("Podman", "podman run --security-opt seccomp=unconfined …"),

@@ -38,7 +38,7 @@ fn a_limit_on_processes_is_called_that() {
     let mut was_in_the_way = false;
     // How many processes the user has already is not known: one of these is in the way of each step.
     for most in 1..8 {
-        let line = format!("ulimit -u {most} && exec \"$0\" run --backend notify -- /bin/true");
+        let line = format!("exec prlimit --nproc={most} \"$0\" run --backend notify -- /bin/true");
         let (output, said) = shell(&mut as_nobody(&[]), &line, &bench.path("vmaudit"));
         assert_kernel_lacks_nothing(&said);
         if output.status.success() {
