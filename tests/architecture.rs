@@ -64,9 +64,10 @@ const MODULES: &[Module] = &[
     core("render", &["model", "report", "diff", "compare", "doctor", "heap", "top"]),
     adapter("capture"),
     adapter("procfs"),
-    // No system calls: they read what they are given.
+    // No system calls: it reads what it is given.
     Module { name: "unwind", may: May::Only(&["model", "objects"]), core: false },
-    Module { name: "symbolize", may: May::Only(&["model", "objects"]), core: false },
+    // DWARF is read in a process of its own.
+    Module { name: "symbolize", may: May::Only(&["model", "objects", "rights", "sys"]), core: false },
     adapter("launch"),
     // What this user may do here, tried.
     adapter("probe"),

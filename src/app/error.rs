@@ -1,16 +1,18 @@
 //! Everything that ends vmaudit early.
 
 use crate::diff::{HeapSideError, SideError};
+use crate::launch::LaunchError;
 use crate::model::Pid;
 use crate::objects::ObjectError;
 use crate::session::snapshots::SnapshotError;
 use crate::session::{OWN_FAILURE, SessionError, UNUSABLE};
+use nix::errno::Errno;
 use std::io;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    #[error("{0}")]
+    #[error("{0}{limit}", limit = reached_limit(.0))]
     Session(SessionError),
     /// Before anything was started.
     #[error("--report {}: it cannot be written: {source}", path.display())]
@@ -39,6 +41,23 @@ pub enum AppError {
     Flame(#[from] crate::render::FlameError),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+/// The limit that an error stands for, where it does not say so itself.
+fn reached_limit(error: &SessionError) -> &'static str {
+    let text = error.to_string();
+    if text.contains("ulimit") {
+        ""
+    } else if text.contains(Errno::EMFILE.desc()) {
+        "; this process may not open more files (RLIMIT_NOFILE): ulimit -n 4096"
+    } else if matches!(error, SessionError::Launch(LaunchError::System { errno: Errno::EPIPE, .. })) {
+        "; the process ended at once: if the limit on open files (RLIMIT_NOFILE) is in its way: ulimit -n 4096"
+    } else if matches!(error, SessionError::Launch(LaunchError::System { errno: Errno::EAGAIN, .. })) {
+        "; if it is the number of this user's processes (RLIMIT_NPROC), or of this cgroup's (pids.max): ulimit -u \
+         $(ulimit -Hu)"
+    } else {
+        ""
+    }
 }
 
 impl<E: Into<SessionError>> From<E> for AppError {

@@ -195,7 +195,9 @@ pub enum CaptureError {
     NoWay(Vec<(&'static str, CaptureError)>),
     #[error("attaching to {what}: {source:#}")]
     Attach { what: String, source: libbpf_rs::Error },
-    #[error("this kernel has no tracepoint of system calls (CONFIG_FTRACE_SYSCALLS)")]
+    #[error(
+        "no tracepoint of system calls is found: this kernel has none (CONFIG_FTRACE_SYSCALLS), or tracefs cannot be had"
+    )]
     NoHook,
     #[error("opening the tracepoint {what}: {source}")]
     Tracepoint { what: String, source: std::io::Error },
@@ -222,6 +224,8 @@ pub enum CaptureError {
     Silenced { call: &'static str },
     #[error("perf_event_open: {what}: {source}")]
     Perf { what: String, source: std::io::Error },
+    #[error("starting a process (fork): {0}")]
+    Process(#[source] std::io::Error),
     #[error("watching calls through seccomp: {0}")]
     Notify(#[source] std::io::Error),
     #[error("this kernel has no uprobes (CONFIG_UPROBE_EVENTS), or no sysfs to find them by")]

@@ -3,9 +3,9 @@
 //! The numbers are those of Linux on every architecture that vmaudit supports (include/uapi/
 //! asm-generic/errno-base.h).
 
-use super::{Rung, RungFailure};
+use super::{FailedStep, Rung, RungFailure};
 use crate::model::{Capability, Missing, Part, Privileges, Refusal};
-use crate::sys::abi::{EACCES, EBUSY, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSYS, EPERM};
+use crate::sys::abi::{EACCES, EAGAIN, EBUSY, EINVAL, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSYS, EPERM};
 
 /// Something to type, and when.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,12 +44,44 @@ pub fn advice_for(rung: Rung, failure: &RungFailure, privileges: &Privileges) ->
             "the kernel has no memory for it".to_owned(),
             vec![command("once", "vmaudit run --ring-bytes 4194304 …")],
         ),
+        (Some(EAGAIN), _) if failure.step == FailedStep::NewProcess => no_process(),
+        _ if privileges.no_proc && !lacks_capabilities(rung, errno, privileges) => no_proc(),
         (_, Rung::Bpf) => bpf(failure, privileges),
-        (_, Rung::Perf) => perf(errno, privileges),
-        (_, Rung::Notify) => notify(errno, privileges),
-        (_, Rung::Snapshot) => ("/proc cannot be read".to_owned(), Vec::new()),
+        (_, Rung::Perf) => perf(failure, privileges),
+        (_, Rung::Notify) => notify(failure, privileges),
+        (_, Rung::Snapshot) => (format!("/proc cannot be read: {}", failure.text), Vec::new()),
     };
     Advice { unlocks: rung.name(), why, commands }
+}
+
+/// Which is known without /proc, and reason enough.
+fn lacks_capabilities(rung: Rung, errno: Option<i32>, privileges: &Privileges) -> bool {
+    let is_refused = rung == Rung::Bpf && matches!(errno, Some(EPERM | EACCES));
+    is_refused && missing(&[Capability::Bpf, Capability::Perfmon], privileges).is_some()
+}
+
+/// fork(2) gives EAGAIN for these alone.
+fn no_process() -> (String, Vec<Command>) {
+    let why = "no further process can be started (EAGAIN): the limit of this user's processes (RLIMIT_NPROC), or of \
+               this cgroup's (pids.max), is reached";
+    let commands = vec![
+        command("this shell", "ulimit -u $(ulimit -Hu)"),
+        command(
+            "to see it",
+            "ulimit -u; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup | tail -1)/pids.max",
+        ),
+    ];
+    (why.to_owned(), commands)
+}
+
+fn no_proc() -> (String, Vec<Command>) {
+    let why = "/proc shows nothing of vmaudit itself: it is not mounted here, or is another PID namespace's";
+    (why.to_owned(), vec![command("once", "sudo mount -t proc proc /proc")])
+}
+
+/// Nothing is concluded from an error that many things can lead to.
+fn unexplained(failure: &RungFailure) -> (String, Vec<Command>) {
+    (format!("{}; why is not known", failure.text), Vec::new())
 }
 
 /// `CAP_BPF and CAP_PERFMON are`, of those that are not there.
@@ -137,9 +169,9 @@ fn see_more() -> Command {
 }
 
 fn no_btf() -> (String, Vec<Command>) {
-    let why =
-        "the kernel does not show its types: there is no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)";
-    (why.to_owned(), Vec::new())
+    let why = "the kernel's types cannot be read: there is no /sys/kernel/btf/vmlinux (sysfs is not mounted at /sys, or \
+               the kernel is built without CONFIG_DEBUG_INFO_BTF)";
+    (why.to_owned(), vec![command("to see it", "ls /sys/kernel || sudo mount -t sysfs sysfs /sys")])
 }
 
 fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>) {
@@ -158,13 +190,18 @@ fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>)
         };
         return (why, Vec::new());
     }
+    // No capability helps against that.
+    if errno == Some(ENOSYS) && !privileges.seccomp_filter {
+        let why = "there is no bpf(2) (ENOSYS): the kernel is built without it (CONFIG_BPF_SYSCALL)";
+        return (why.to_owned(), Vec::new());
+    }
     if !privileges.first_user_namespace {
         let why = "vmaudit runs in a user namespace (a rootless container, as a rule): its capabilities \
                    do not reach BPF";
         return (why.to_owned(), vec![from_the_host()]);
     }
     let missing = missing(&[Capability::Bpf, Capability::Perfmon], privileges);
-    match missing {
+    match missing.filter(|_| errno != Some(ENOSYS)) {
         Some(missing) if in_container(privileges) => {
             let flags = "run --cap-add BPF --cap-add PERFMON";
             let commands = vec![
@@ -184,7 +221,7 @@ fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>)
             vec![command("systemd", "CapabilityBoundingSet=CAP_BPF CAP_PERFMON …")],
         ),
         None if privileges.seccomp_filter => (
-            "a seccomp profile forbids bpf(2), though the capabilities are there".to_owned(),
+            "a seccomp profile forbids bpf(2), whatever the capabilities".to_owned(),
             vec![
                 command("Docker", "docker run --security-opt seccomp=unconfined …"),
                 command("Podman", "podman run --security-opt seccomp=unconfined …"),
@@ -218,11 +255,14 @@ fn no_tracepoints(privileges: &Privileges) -> (String, Vec<Command>) {
             vec![see_lockdown()],
         ),
         (lockdown, _) => (
-            "no system call's tracepoint can be opened: the kernel has none (CONFIG_FTRACE_SYSCALLS), or has \
-             switched tracing off"
+            "no system call's tracepoint can be opened: tracefs cannot be had (/sys is not mounted), or the kernel has \
+             none (CONFIG_FTRACE_SYSCALLS), or has switched tracing off"
                 .to_owned(),
             vec![
-                Some(command("to see it", "grep FTRACE_SYSCALLS /boot/config-$(uname -r); sudo dmesg | grep -i tracing")),
+                Some(command(
+                    "to see it",
+                    "ls /sys/kernel/tracing; grep FTRACE_SYSCALLS /boot/config-$(uname -r); sudo dmesg | grep -i tracing",
+                )),
                 lockdown.is_none().then(see_lockdown),
             ]
             .into_iter()
@@ -232,8 +272,9 @@ fn no_tracepoints(privileges: &Privileges) -> (String, Vec<Command>) {
     }
 }
 
-fn perf(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>) {
+fn perf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>) {
     const MOST: i32 = 2;
+    let errno = failure.errno;
     let level = privileges.perf_event_paranoid;
     if errno == Some(ENOENT) {
         return no_tracepoints(privileges);
@@ -253,7 +294,7 @@ fn perf(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>) {
         ];
         return (format!("kernel.perf_event_paranoid is {level}"), commands);
     }
-    if privileges.seccomp_filter {
+    if privileges.seccomp_filter && matches!(errno, Some(EPERM | EACCES | ENOSYS)) {
         let commands = vec![
             command("Docker", "docker run --cap-add PERFMON …"),
             command("Docker < 23, Podman", "docker run --security-opt seccomp=unconfined …"),
@@ -264,11 +305,20 @@ fn perf(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>) {
         let why = "the kernel refuses perf events: the limit of locked memory, or a security module";
         return (why.to_owned(), vec![command("this shell", "ulimit -l $(ulimit -Hl)")]);
     }
-    ("the kernel refuses perf events (a security module, or CONFIG_PERF_EVENTS=n)".to_owned(), Vec::new())
+    match errno {
+        Some(EACCES) => ("the kernel refuses perf events (EACCES): a security module".to_owned(), Vec::new()),
+        Some(ENOSYS) => (
+            "there is no perf_event_open(2) (ENOSYS): the kernel is built without it (CONFIG_PERF_EVENTS)"
+                .to_owned(),
+            Vec::new(),
+        ),
+        _ => unexplained(failure),
+    }
 }
 
-fn notify(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>) {
-    match errno {
+fn notify(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>) {
+    let is_listener = failure.step == FailedStep::Listener;
+    match failure.errno {
         Some(EBUSY) => (
             "the processes here have a seccomp listener already (EBUSY), and there can be one only"
                 .to_owned(),
@@ -281,10 +331,27 @@ fn notify(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>)
                 command("Podman", "podman run --security-opt seccomp=unconfined …"),
             ],
         ),
-        _ => (
-            "the kernel has no seccomp user notification (CONFIG_SECCOMP_FILTER=y, Linux 5.5)".to_owned(),
+        Some(EINVAL) if is_listener => (
+            "the kernel has no seccomp user notification (EINVAL: CONFIG_SECCOMP_FILTER=y, Linux 5.5)".to_owned(),
             Vec::new(),
         ),
+        Some(ENOSYS) if is_listener => (
+            "there is no seccomp(2) (ENOSYS): the kernel is built without it (CONFIG_SECCOMP_FILTER=y), or a filter of \
+             whatever started this shell says so"
+                .to_owned(),
+            Vec::new(),
+        ),
+        Some(EPERM | EACCES) if is_listener => (
+            "seccomp(2) is refused, though no seccomp filter is in force: a security module".to_owned(),
+            Vec::new(),
+        ),
+        Some(ENOENT) if failure.step == FailedStep::ProcFile => (
+            "/proc does not show the held process: it is another PID namespace's, or mounted with subset=pid, or the \
+             kernel has no /proc/TID/syscall (CONFIG_HAVE_ARCH_TRACEHOOK)"
+                .to_owned(),
+            vec![command("once", "sudo mount -t proc proc /proc")],
+        ),
+        _ => unexplained(failure),
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn commands(
         let (text, refusal) = load.refused().unwrap_or_default();
         let errno = refusal.and_then(|refusal| refusal.errno);
         match refusal {
-            Some(_) => why(&RungFailure { text, errno, refusal: refusal.cloned() }),
+            Some(_) => why(&RungFailure { text, errno, refusal: refusal.cloned(), ..RungFailure::default() }),
             None => text,
         }
     };

@@ -61,11 +61,25 @@ pub struct TriedRung {
     pub reach: Reach,
 }
 
+/// What failed, as far as it decides what the error's number means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FailedStep {
+    #[default]
+    Other,
+    /// fork(2), or starting a thread.
+    NewProcess,
+    /// seccomp(2), for a filter with a listener.
+    Listener,
+    /// A file of another process in /proc.
+    ProcFile,
+}
+
 /// The error, and its number where the kernel gave one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RungFailure {
     pub text: String,
     pub errno: Option<i32>,
+    pub step: FailedStep,
     /// Where it was an object of BPF programs.
     pub refusal: Option<Refusal>,
 }
@@ -103,7 +117,8 @@ pub fn diagnose(
     let smaps = trials.iter().find(|trial| trial.id == "smaps-own").map(|trial| &trial.outcome);
     let failure = match smaps {
         Some(Outcome::Refused { errno, name }) => {
-            Some(RungFailure { text: format!("reading smaps: {name}"), errno: Some(*errno), refusal: None })
+            let text = format!("reading smaps: {name}");
+            Some(RungFailure { text, errno: Some(*errno), step: FailedStep::ProcFile, refusal: None })
         }
         _ => None,
     };

@@ -39,9 +39,18 @@ pub fn is_silent(process: &HeapProcess) -> bool {
     process.rows.is_empty() && allocations == 0
 }
 
+/// A gap of a process in which the preloaded library has announced itself and never begun to count.
+pub const NOT_COUNTED: &str = "its allocations were not counted: the library is loaded, but had no address space \
+                               (RLIMIT_AS), no memory or no descriptor (RLIMIT_NOFILE) for its tables; what the process \
+                               allocated is not known (--method uprobes needs none of these there)";
+
 /// Of a silent process that has the preloaded library. `other`: an allocator that it cannot interpose.
 pub fn why_by_library(process: &HeapProcess, allocators: &[String], other: Option<&str>) -> NothingSeen {
     let bytes = allocator_bytes(process, allocators);
+    if process.gaps.iter().any(|gap| gap == NOT_COUNTED) {
+        let (reason, why) = ("not-counted".to_owned(), NOT_COUNTED.to_owned());
+        return NothingSeen { reason, why, frees: 0, allocator_bytes: bytes };
+    }
     let frees = if process.forked { 0 } else { process.doubts.unseen_frees };
     let interposed =
         "the library interposes malloc and its relatives, and none of them was called to allocate";

@@ -23,8 +23,7 @@ pub enum LaunchError {
     CannotExecute { command: String, errno: Errno },
     #[error(
         "address randomisation cannot be switched off: personality(ADDR_NO_RANDOMIZE): {} ({errno:?}); \
-         a container's seccomp profile forbids it: start the container with `--security-opt \
-         seccomp=unconfined`, or keep randomisation on (--aslr keep)", errno.desc()
+         keep it on (--aslr keep){}", errno.desc(), personality_remedy(*errno)
     )]
     Personality { errno: Errno },
     #[error("cannot become user {user}: {step}: {}; --as-root starts the command as root", errno.desc())]
@@ -67,6 +66,17 @@ impl LaunchError {
     }
 }
 
+/// The kernel itself refuses no flag of personality(2).
+fn personality_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EPERM | Errno::ENOSYS => {
+            ", or, where a container's seccomp profile forbids it, start the container with `--security-opt \
+             seccomp=unconfined`"
+        }
+        _ => "",
+    }
+}
+
 /// What would help where seccomp(2) gives no listener.
 fn listener_remedy(errno: Errno) -> &'static str {
     match errno {
@@ -75,10 +85,14 @@ fn listener_remedy(errno: Errno) -> &'static str {
              can be: run outside of it, or use `vmaudit snapshot`"
         }
         Errno::EINVAL => "the kernel is older than 5.5: use `vmaudit snapshot`, or --backend bpf as root",
-        _ => {
-            "a seccomp profile forbids seccomp(2): start the container with `--security-opt \
-             seccomp=unconfined`, or use `vmaudit snapshot`"
+        Errno::EMFILE | Errno::ENFILE => {
+            "no descriptor is left for the listener: `ulimit -n 4096`, or use `vmaudit snapshot`"
         }
+        Errno::EPERM | Errno::EACCES | Errno::ENOSYS => {
+            "a seccomp profile (a container's), a security module, or a kernel without seccomp(2) forbids it: start the \
+             container with `--security-opt seccomp=unconfined`, or use `vmaudit snapshot`"
+        }
+        _ => "use `vmaudit snapshot`",
     }
 }
 

@@ -45,7 +45,7 @@ pub use exit_code::ExitStatus;
 pub use find::{FindError, Process};
 pub use hold::calls::CallServer;
 pub use hold::filter::CallSet;
-pub use hold::trial::NotificationTrial;
+pub use hold::trial::{HoldStep, NotHeld, NotificationTrial};
 pub use hold::{ExitKind, HeldExit};
 pub use running::{Running, TargetEvent};
 pub use signals::{Signals, survive_file_limit};

@@ -22,12 +22,26 @@ pub enum ObjectError {
     NotFound(String),
     #[error("the header claims {0} bytes")]
     TooLarge(u64),
+    #[error("{from} compressed bytes that expand to more than {most}")]
+    Expands { from: u64, most: u64 },
+    #[error("{claimed} bytes in a file that has {stored} bytes and holes")]
+    Hole { claimed: u64, stored: u64 },
+    #[error("the tables of all files would take too much memory")]
+    OverBudget,
     #[error("a symbol table without its names")]
     NoStrings,
     #[error("damaged compressed section")]
     Compression,
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl ObjectError {
+    /// Nothing is known of the file: no descriptor was left to open it with.
+    pub(super) fn is_for_want_of_descriptors(&self) -> bool {
+        let ObjectError::Io(error) = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    }
 }
 
 /// Positioned reads, as pread(2) does them: a file, or bytes in memory.

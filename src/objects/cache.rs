@@ -54,6 +54,9 @@ pub struct FileCache {
     opener: Box<dyn Opener>,
     slots: HashMap<FileKey, Slot>,
     held: usize,
+    most_held: usize,
+    /// Files for which no descriptor was left.
+    refused: HashMap<FileKey, String>,
 }
 
 impl Default for FileCache {
@@ -64,7 +67,7 @@ impl Default for FileCache {
 
 impl FileCache {
     pub fn new(opener: Box<dyn Opener>) -> FileCache {
-        FileCache { opener, slots: HashMap::new(), held: 0 }
+        FileCache { opener, slots: HashMap::new(), held: 0, most_held: MAX_HELD, refused: HashMap::new() }
     }
 
     /// One more root in which files are searched for.
@@ -84,10 +87,10 @@ impl FileCache {
             Some(Slot::Failed { tries, .. }) => *tries,
             None => 0,
         };
-        match self.opener.open(request) {
+        match self.open_with_room(request) {
             Ok(object) => {
                 if object.raw_fd().is_some() {
-                    if self.held < MAX_HELD {
+                    if self.held < self.most_held {
                         self.held += 1;
                     } else {
                         object.close_after_tables();
@@ -105,6 +108,51 @@ impl FileCache {
                 Err(why)
             }
         }
+    }
+
+    /// Where no descriptor is left, those of the files that are held are given up, after their tables were read, and fewer
+    /// are held from then on: unwinding needs each file's tables, and the file itself only for what they do not cover.
+    fn open_with_room(&mut self, request: &OpenRequest<'_>) -> Result<Object, ObjectError> {
+        let opened = self.open_or_make_room(request);
+        if opened.as_ref().is_err_and(ObjectError::is_for_want_of_descriptors) {
+            let path = String::from_utf8_lossy(&request.file.path);
+            self.refused
+                .insert(FileKey::from(request.file), path.rsplit('/').next().unwrap_or_default().to_owned());
+        }
+        opened
+    }
+
+    fn open_or_make_room(&mut self, request: &OpenRequest<'_>) -> Result<Object, ObjectError> {
+        let opened = self.opener.open(request);
+        if self.held == 0 || !opened.as_ref().is_err_and(ObjectError::is_for_want_of_descriptors) {
+            return opened;
+        }
+        for slot in self.slots.values() {
+            if let Slot::Open(object) = slot
+                && object.raw_fd().is_some()
+            {
+                object.close_after_tables();
+            }
+        }
+        (self.most_held, self.held) = (self.held / 2, 0);
+        self.opener.open(request)
+    }
+
+    /// What is not known because no descriptor was left; None where there were enough.
+    pub fn note(&self) -> Option<String> {
+        /// More names say no more.
+        const MOST: usize = 4;
+        let mut names: Vec<&str> = self.refused.values().map(String::as_str).collect();
+        names.sort_unstable();
+        let more = if names.len() > MOST { ", …" } else { "" };
+        let some = names.get(..MOST).unwrap_or(&names).join(", ");
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} of the files could not be opened ({some}{more}): the limit on open files is reached (RLIMIT_NOFILE, ulimit -n \
+                 4096): stacks that lead through them end early, and their functions have no names",
+                names.len()
+            )
+        })
     }
 
     /// The file of a module: the one that was held, or its path if that still leads to a file
@@ -134,7 +182,7 @@ impl FileCache {
             pid: None,
             build_id: info.build_id.as_deref(),
         };
-        let object = Arc::new(self.opener.open(&request).map_err(Arc::new)?);
+        let object = Arc::new(self.open_with_room(&request).map_err(Arc::new)?);
         self.slots.insert(key, Slot::Open(Arc::clone(&object)));
         Ok(object)
     }

@@ -1,6 +1,7 @@
 //! Unwind tables (DWARF call frame information) of one file: `.eh_frame` with or without its
 //! header, and `.debug_frame`. Answers "which FDE covers this address" and "what is its row".
 
+use super::budget::Held;
 use super::file::ElfFile;
 use gimli::{
     BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EhFrameOffset, Encoding, EndianSlice,
@@ -57,14 +58,25 @@ struct Table {
 #[derive(Default)]
 pub struct Cfi {
     tables: Vec<Table>,
+    held: Vec<Held>,
 }
 
 impl Cfi {
     /// Reads what there is; damaged tables are left out.
     pub fn read(file: &ElfFile) -> Cfi {
         // A Go program linked with C has both: .eh_frame for C, .debug_frame for Go.
-        let tables = [eh_table(file), debug_table(file)];
-        Cfi { tables: tables.into_iter().flatten().collect() }
+        let mut cfi = Cfi::default();
+        for table in [eh_table(file), debug_table(file)].into_iter().flatten() {
+            match Held::take(table.bytes()) {
+                Some(held) => cfi.held.push(held),
+                None => {
+                    file.leave_tables_out();
+                    continue;
+                }
+            }
+            cfi.tables.push(table);
+        }
+        cfi
     }
 
     pub fn is_empty(&self) -> bool {
@@ -100,6 +112,14 @@ impl Cfi {
 }
 
 impl Table {
+    fn bytes(&self) -> u64 {
+        let index = match &self.index {
+            Index::Header(bytes) => bytes.len(),
+            Index::Built(entries) => size_of_val(entries.as_slice()),
+        };
+        (self.data.len() + index) as u64
+    }
+
     fn slice(&self) -> Slice<'_> {
         EndianSlice::new(&self.data, LittleEndian)
     }

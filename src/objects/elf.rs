@@ -11,6 +11,8 @@ use goblin::elf::section_header::{SHF_COMPRESSED, SHT_NOBITS, SHT_NOTE, SectionH
 const MAX_SEGMENTS: usize = 1024;
 const MAX_SECTIONS: usize = 65_536;
 const MAX_NAMES: u64 = 8 << 20;
+/// What is longer is cut: each of [`MAX_SECTIONS`] could have all of [`MAX_NAMES`] as its name.
+const MAX_SECTION_NAME: usize = 256;
 const MAX_NOTE: u64 = 64 << 10;
 
 const EHDR: usize = 64;
@@ -183,6 +185,7 @@ fn read_sections(file: &dyn ReadAt, header: &Header, ctx: Ctx) -> Option<Vec<Sec
     let names = read_exact(file, names.sh_offset, names.sh_size).ok()?;
     let name_at = |at: usize| -> Box<[u8]> {
         let tail = names.get(at..).unwrap_or_default();
+        let tail = tail.get(..MAX_SECTION_NAME).unwrap_or(tail);
         tail.split(|&b| b == 0).next().unwrap_or_default().into()
     };
     let section = |h: &SectionHeader| Section {

@@ -1,5 +1,6 @@
 //! One executable file: its identity, its headers, and bytes on demand.
 
+use super::budget::Held;
 use super::bytes::{MAX_SECTION, ObjectError, read_exact};
 use super::elf::{ElfLayout, Section};
 use flate2::{Decompress, FlushDecompress, Status};
@@ -7,6 +8,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file as it was at one time: one that was written since, or replaced it, has another.
@@ -25,6 +27,15 @@ impl Stamp {
     }
 }
 
+/// A section of more bytes is not read of a file that stores far less: it is a hole, whatever the headers say. A file
+/// system that compresses makes less of a program, too, but not that.
+const MAX_HOLE: u64 = 32 << 20;
+const MAX_HOLE_RATIO: u64 = 32;
+/// A compressed section of more bytes is not expanded.
+const MAX_EXPANDED: u64 = MAX_SECTION / 4;
+/// zlib cannot compress better than about 1:1032; more is a lie about the size.
+const MAX_ZLIB_RATIO: u64 = 1040;
+
 enum Source {
     File(File),
     Memory(Vec<u8>),
@@ -38,6 +49,11 @@ pub struct ElfFile {
     layout: ElfLayout,
     /// Uid; None for images in memory.
     owner: Option<u32>,
+    /// Bytes on the disk; None where the file system does not say.
+    stored: Option<u64>,
+    tables_left_out: AtomicBool,
+    /// The memory that it takes, where all of it is kept.
+    _held: Option<Held>,
     /// Belongs to users of another mount namespace, who can write to it while it is read.
     pub(super) elsewhere: bool,
 }
@@ -49,8 +65,11 @@ impl ElfFile {
     /// As [`ElfLayout::parse`].
     pub fn open(file: File) -> Result<ElfFile, ObjectError> {
         let layout = ElfLayout::parse(&file)?;
-        let owner = file.metadata().ok().map(|found| found.uid());
-        Ok(ElfFile { source: Mutex::new(Source::File(file)), layout, owner, elsewhere: false })
+        let found = file.metadata().ok();
+        let owner = found.as_ref().map(MetadataExt::uid);
+        // st_blocks counts 512 bytes, whatever the file system's blocks are (stat(3type)).
+        let stored = found.map(|found| found.blocks() * 512).filter(|&stored| stored > 0);
+        Ok(ElfFile { owner, stored, ..ElfFile::new(Source::File(file), layout) })
     }
 
     /// From an image in memory (the vdso, tests).
@@ -59,7 +78,32 @@ impl ElfFile {
     /// As [`ElfLayout::parse`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<ElfFile, ObjectError> {
         let layout = ElfLayout::parse(&bytes)?;
-        Ok(ElfFile { source: Mutex::new(Source::Memory(bytes)), layout, owner: None, elsewhere: false })
+        Ok(ElfFile::new(Source::Memory(bytes), layout))
+    }
+
+    /// As [`ElfFile::from_bytes`], for a file that is kept in memory: among all that is kept.
+    ///
+    /// # Errors
+    /// As [`ElfLayout::parse`], and `OverBudget`.
+    pub(super) fn from_whole_file(bytes: Vec<u8>) -> Result<ElfFile, ObjectError> {
+        let held = Held::take(bytes.len() as u64).ok_or(ObjectError::OverBudget)?;
+        let layout = ElfLayout::parse(&bytes)?;
+        Ok(ElfFile { _held: Some(held), ..ElfFile::new(Source::Memory(bytes), layout) })
+    }
+
+    fn new(source: Source, layout: ElfLayout) -> ElfFile {
+        let tables_left_out = AtomicBool::new(false);
+        let source = Mutex::new(source);
+        ElfFile { source, layout, owner: None, stored: None, tables_left_out, _held: None, elsewhere: false }
+    }
+
+    /// Some of its tables were not kept: those of all files would take too much memory.
+    pub(super) fn leave_tables_out(&self) {
+        self.tables_left_out.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_tables_left_out(&self) -> bool {
+        self.tables_left_out.load(Ordering::Relaxed)
     }
 
     /// Uid of the file's owner; None for images in memory.
@@ -118,8 +162,14 @@ impl ElfFile {
     /// The bytes of a section, decompressed (SHF_COMPRESSED with zlib).
     ///
     /// # Errors
-    /// `Io`, `TooLarge`, or `Compression` for a damaged or unknown compression.
+    /// `Io`, `TooLarge`, `Hole`, or `Compression` for a damaged or unknown compression.
     pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ObjectError> {
+        if let Some(stored) = self.stored
+            && section.size > MAX_HOLE
+            && section.size / MAX_HOLE_RATIO > stored
+        {
+            return Err(ObjectError::Hole { claimed: section.size, stored });
+        }
         let raw = self.read(section.offset, section.size)?;
         if section.is_compressed() { inflate(&raw) } else { Ok(raw) }
     }
@@ -157,11 +207,10 @@ fn inflate(raw: &[u8]) -> Result<Vec<u8>, ObjectError> {
     if kind != ZLIB {
         return Err(ObjectError::Compression);
     }
-    if size > MAX_SECTION {
+    if size > MAX_EXPANDED {
         return Err(ObjectError::TooLarge(size));
     }
-    // zlib cannot compress better than about 1:1032; more is a lie about the size.
-    if size > (raw.len() as u64).saturating_mul(1040) {
+    if size > (raw.len() as u64).saturating_mul(MAX_ZLIB_RATIO) {
         return Err(ObjectError::Compression);
     }
     let mut out = Vec::with_capacity(size as usize);

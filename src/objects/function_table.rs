@@ -17,6 +17,8 @@ const TABLE: &[u8] = b".gopclntab";
 const BUILD_INFORMATION: &[u8] = b".go.buildinfo";
 /// Of the build information, the version comes first.
 const MAX_INFORMATION: u64 = 4096;
+/// Tables of relocations that are searched; linkers write two for the loader.
+const MOST_TABLES: usize = 16;
 /// Elf64_Rela: offset, info, addend.
 const RELA: usize = 24;
 const SHT_RELA: u32 = 4;
@@ -232,7 +234,8 @@ fn words(file: &ElfFile, at: u64, header: u64) -> Option<Vec<u64>> {
 
 /// Calls `take` with each word (address, value) that is only moved as the file is, until that is false.
 fn relocations(file: &ElfFile, take: &mut dyn FnMut(u64, u64) -> bool) {
-    let mut tables = file.layout().sections.iter().filter(|section| section.kind == SHT_RELA);
+    let mut tables =
+        file.layout().sections.iter().filter(|section| section.kind == SHT_RELA).take(MOST_TABLES);
     tables.all(|&Section { offset, size, .. }| {
         in_pieces(file, offset, size, &mut |_, bytes| {
             bytes.as_chunks::<RELA>().0.iter().all(|entry| {

@@ -2,6 +2,7 @@
 //! relocations say which symbol's address the loader puts into each slot.
 
 use super::file::ElfFile;
+use super::symtab::Names;
 use std::collections::HashMap;
 
 /// Elf64_Rela: offset, info, addend.
@@ -13,6 +14,9 @@ const SYM: usize = 24;
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
 
+/// Tables of relocations that are read; linkers write two for the loader, before all others.
+const MOST_TABLES: usize = 16;
+
 /// Slots of the global offset table that hold functions of other files, by virtual address.
 #[derive(Default, Debug)]
 pub struct Linkage {
@@ -22,7 +26,7 @@ pub struct Linkage {
 impl Linkage {
     pub fn read(file: &ElfFile) -> Linkage {
         let mut out = Linkage::default();
-        for section in file.layout().sections.iter().filter(|s| s.kind == SHT_RELA) {
+        for section in file.layout().sections.iter().filter(|s| s.kind == SHT_RELA).take(MOST_TABLES) {
             // A damaged table is left out.
             let _ = out.add(file, section);
         }
@@ -39,6 +43,7 @@ impl Linkage {
         let word = |bytes: &[u8], at: usize| -> Option<u64> {
             Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
         };
+        let mut names = Names::of(&strings);
         for relocation in relocations.chunks_exact(RELA) {
             let (slot, info) = (word(relocation, 0)?, word(relocation, 8)?);
             if !matches!(info as u32, R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
@@ -46,8 +51,7 @@ impl Linkage {
             }
             let symbol = usize::try_from(info >> 32).ok()?.checked_mul(SYM)?;
             let Some(name_at) = word(&symbols, symbol).map(|first| first as u32 as usize) else { continue };
-            let name = strings.get(name_at..).unwrap_or_default();
-            let name = name.split(|&b| b == 0).next().unwrap_or_default();
+            let name = names.at(name_at)?;
             if !name.is_empty() {
                 self.slots.insert(slot, name.into());
             }

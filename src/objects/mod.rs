@@ -5,6 +5,7 @@
 //! replaced while it ran still gives frames and names. Nothing is memory-mapped: a file that its
 //! owner truncates under us has to give a short read, not a SIGBUS.
 
+mod budget;
 pub mod bytes;
 pub mod cache;
 pub mod cfi;
@@ -28,6 +29,7 @@ pub mod symbols;
 mod symtab;
 pub mod variables;
 
+pub use budget::Held;
 pub use bytes::ObjectError;
 pub use cache::{FileCache, FileKey};
 pub use cfi::{Cfi, FdeFacts};

@@ -51,6 +51,14 @@ impl Object {
         Ok(Object::new(ElfFile::from_bytes(bytes)?))
     }
 
+    /// From the bytes of a file that cannot be read later.
+    ///
+    /// # Errors
+    /// As [`ElfFile::open`], and `OverBudget`.
+    pub(super) fn from_whole_file(bytes: Vec<u8>) -> Result<Object, ObjectError> {
+        Ok(Object::new(ElfFile::from_whole_file(bytes)?))
+    }
+
     fn new(file: ElfFile) -> Object {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);

@@ -181,6 +181,7 @@ fn first_of(places: Vec<Candidate>, requested: &FileIdentity) -> Result<Object, 
             Ok(object) => return Ok(object),
             // the file itself: there is no other one to be found
             Err(error @ ObjectError::NoMagic) => return Err(error),
+            Err(error) if error.is_for_want_of_descriptors() => return Err(error),
             Err(error) => tried.push(format!("{name}: {error}")),
         }
     }
@@ -201,7 +202,7 @@ fn open_checked(pointed: &File, proof: Proof, requested: &FileIdentity) -> Resul
     }
     let opened = untrusted_open::open_regular(pointed)?;
     let object = match served::read_if_served(&opened)? {
-        Some(bytes) => Object::from_bytes(bytes)?,
+        Some(bytes) => Object::from_whole_file(bytes)?,
         None => Object::from_file(opened)?,
     };
     // With a build id, only that can prove it: a recording that is read again later.

@@ -4,9 +4,10 @@
 //! anything outside executable sections are left out: naming by the nearest symbol is how
 //! `fopen` came to be called `fgets`.
 
+use super::budget::Held;
 use super::elf::Section;
 use super::file::ElfFile;
-use super::symtab::{MAX_NAME, Rank, SymbolTable};
+use super::symtab::{Rank, SymbolTable};
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym};
 use std::ops::Range;
@@ -24,8 +25,10 @@ pub struct FunctionSymbol<'a> {
 struct Entry {
     start: u64,
     end: u64,
-    name_at: usize,
-    name_len: usize,
+    /// Number of the string table that its name is in.
+    strings: u32,
+    name_at: u32,
+    name_len: u32,
     rank: Rank,
 }
 
@@ -33,7 +36,8 @@ struct Entry {
 #[derive(Default, Debug)]
 pub struct FunctionSymbols {
     entries: Vec<Entry>,
-    names: Vec<u8>,
+    strings: Vec<Vec<u8>>,
+    held: Vec<Held>,
     /// For each entry the greatest end up to it: where a search among overlapping ones may stop.
     reach: Vec<u64>,
 }
@@ -43,8 +47,9 @@ impl FunctionSymbols {
     pub fn read<'o>(files: impl IntoIterator<Item = &'o ElfFile>) -> FunctionSymbols {
         let mut out = FunctionSymbols::default();
         for file in files {
-            let layout = file.layout();
-            for section in layout.sections.iter().filter(|s| matches!(s.kind, SHT_SYMTAB | SHT_DYNSYM)) {
+            // No linker writes two of a kind.
+            let first = |kind| file.layout().sections.iter().find(|section| section.kind == kind);
+            for section in [SHT_SYMTAB, SHT_DYNSYM].into_iter().filter_map(first) {
                 // A damaged table is left out; the other one may do.
                 let _ = out.add_table(file, section);
             }
@@ -60,18 +65,35 @@ impl FunctionSymbols {
 
     fn add_table(&mut self, file: &ElfFile, section: &Section) -> Option<()> {
         let table = SymbolTable::read(file, section).ok()?;
+        let strings = u32::try_from(self.strings.len()).ok()?;
+        let before = self.entries.len();
         for entry in table.entries() {
-            let Some(range) = function_range(entry.symbol, &file.layout().sections) else { continue };
-            let plain = table.strings.get(entry.name.clone()).unwrap_or_default();
-            if plain.is_empty() || plain.len() > MAX_NAME {
+            let Some(range) = function_range(&entry.symbol, &file.layout().sections) else { continue };
+            if entry.name.is_empty() {
                 continue;
             }
-            let rank = entry.rank(&table.strings);
-            let name_at = self.names.len();
-            self.names.extend_from_slice(plain);
-            let (start, end) = (range.start, range.end);
-            self.entries.push(Entry { start, end, name_at, name_len: plain.len(), rank });
+            let (start, end, rank) = (range.start, range.end, entry.rank(&table.strings));
+            let name_at = u32::try_from(entry.name.start).ok()?;
+            self.entries.push(Entry {
+                start,
+                end,
+                strings,
+                name_at,
+                name_len: entry.name.len() as u32,
+                rank,
+            });
         }
+        let kept =
+            table.strings.len() + (self.entries.len() - before) * (size_of::<Entry>() + size_of::<u64>());
+        match Held::take(kept as u64) {
+            Some(held) => self.held.push(held),
+            None => {
+                self.entries.truncate(before);
+                file.leave_tables_out();
+                return None;
+            }
+        }
+        self.strings.push(table.strings);
         Some(())
     }
 
@@ -109,7 +131,9 @@ impl FunctionSymbols {
     }
 
     fn symbol(&self, entry: &Entry) -> FunctionSymbol<'_> {
-        let name = self.names.get(entry.name_at..entry.name_at + entry.name_len).unwrap_or_default();
+        let strings = self.strings.get(entry.strings as usize).map_or(&[][..], Vec::as_slice);
+        let at = entry.name_at as usize;
+        let name = strings.get(at..at + entry.name_len as usize).unwrap_or_default();
         FunctionSymbol { range_start: entry.start, size: entry.end - entry.start, name }
     }
 }
@@ -132,10 +156,10 @@ mod tests {
     use super::*;
 
     fn symbols(list: &[(u64, u64, &str)]) -> FunctionSymbols {
-        let mut out = FunctionSymbols::default();
+        let mut out = FunctionSymbols { strings: vec![Vec::new()], ..FunctionSymbols::default() };
         for &(start, size, name) in list {
-            let name_at = out.names.len();
-            out.names.extend_from_slice(name.as_bytes());
+            let name_at = out.strings[0].len() as u32;
+            out.strings[0].extend_from_slice(name.as_bytes());
             let rank = Rank {
                 current_version: true,
                 not_weak: true,
@@ -143,7 +167,8 @@ mod tests {
                 fewer_underscores: std::cmp::Reverse(name.chars().take_while(|&c| c == '_').count() as u8),
                 len: name.len() as u32,
             };
-            out.entries.push(Entry { start, end: start + size, name_at, name_len: name.len(), rank });
+            let (end, name_len) = (start + size, name.len() as u32);
+            out.entries.push(Entry { start, end, strings: 0, name_at, name_len, rank });
         }
         out.entries.sort_by_key(|e| (e.start, std::cmp::Reverse(e.rank)));
         let mut reach = 0;

@@ -121,6 +121,11 @@ pub fn lent() -> Capabilities {
     RIGHTS.get().map_or(Capabilities::default(), |rights| rights.lent)
 }
 
+/// What this thread may do now, by capget(2): /proc need not be there for that.
+pub fn effective() -> Capabilities {
+    caps::get().map_or(Capabilities::default(), |sets| sets.effective)
+}
+
 /// What can be used of the lent capabilities, by [`with_lent`].
 pub fn usable() -> Capabilities {
     Use::Tracing.takes(lent())
@@ -154,16 +159,25 @@ pub fn give_up_with_only<const N: usize>(kept: [BorrowedFd; N]) -> Result<(), Er
     if viewer().is_none() {
         return Ok(());
     }
-    close_all_but(kept.map(|fd| fd.as_raw_fd()))?;
+    give_up_all_but(&mut kept.map(|fd| fd.as_raw_fd()))
+}
+
+/// [`give_up`], after all descriptors from 3 on but `kept` were closed, whether anything is lent or not: for a child
+/// that may end in any way.
+///
+/// # Errors
+/// close_range(2): before Linux 5.9, or forbidden by a filter. Nothing is given up then.
+pub fn give_up_all_but(kept: &mut [RawFd]) -> Result<(), Errno> {
+    close_all_but(kept)?;
     give_up();
     Ok(())
 }
 
 /// Makes system calls alone: a fork of a process with threads may do no more.
-fn close_all_but<const N: usize>(mut kept: [RawFd; N]) -> Result<(), Errno> {
+fn close_all_but(kept: &mut [RawFd]) -> Result<(), Errno> {
     kept.sort_unstable();
     let mut from = AFTER_STDIO;
-    for number in kept.into_iter().filter(|&fd| fd >= AFTER_STDIO) {
+    for number in kept.iter().copied().filter(|&fd| fd >= AFTER_STDIO) {
         close_range(from, number - 1)?;
         from = number + 1;
     }
@@ -281,7 +295,7 @@ mod tests {
         let child = match unsafe { nix::unistd::fork() }.expect("fork") {
             nix::unistd::ForkResult::Parent { child } => child,
             nix::unistd::ForkResult::Child => unsafe {
-                let closed = close_all_but(kept);
+                let closed = close_all_but(&mut kept.clone());
                 let is_open = |fd| libc::fcntl(fd, libc::F_GETFD) >= 0;
                 let right = files.iter().all(|file| {
                     let fd = file.as_raw_fd();

@@ -359,6 +359,11 @@ impl Pipeline {
         self.generated.name_all_waiting(&mut self.stacks);
     }
 
+    /// Which perf maps were not read whole: sentences.
+    pub fn generated_notes(&self) -> Vec<String> {
+        self.generated.notes()
+    }
+
     /// Gives the unwinder the current mappings, where they have changed.
     fn renew_modules(&mut self, mm: MmKey, pid: Pid) {
         if let Some(generation) = self.spaces.module_generation(mm)

@@ -1,18 +1,19 @@
-//! Source lines and inlined functions from DWARF, by blazesym, in a thread of their own with a
-//! budget: a report must not wait for gigabytes of debugging information.
+//! Source lines and inlined functions from DWARF, by blazesym, in a process of their own ([`super::helper`]) with a
+//! budget: a report must not wait for gigabytes of debugging information, nor end by it.
 
+use super::helper::{Helper, Outbox, Received, limit_memory};
 use crate::model::SourceLine;
 use crate::objects::Object;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// One file's addresses to resolve.
@@ -30,7 +31,7 @@ pub(super) struct LineJob {
 }
 
 /// A function that the compiler inlined, with its call's place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inlined {
     /// As DWARF has it: mangled where there is a linkage name.
     pub name: String,
@@ -38,7 +39,7 @@ pub(super) struct Inlined {
 }
 
 /// What DWARF says about an address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Lines {
     /// The function that has machine code of its own, if DWARF gives its bounds and they cover
     /// the address: (name, start).
@@ -60,9 +61,19 @@ pub struct LineBudget {
 
 /// Addresses per answer: what was found before the time is over counts.
 const CHUNK: usize = 64;
-
-/// A module's lines, and whether these are the last.
-type Answer = (usize, Vec<(u64, Lines)>, bool);
+/// Longer names and paths are none: a string of the debugging information may be as long as that.
+const LONGEST_NAME: usize = 64 << 10;
+/// Calls inlined into one another at one address; compilers stop long before.
+const MOST_INLINED: usize = 256;
+/// Longer words of blazesym's are cut, characters.
+const LONGEST_REASON: usize = 200;
+/// Memory for reading a file, in bytes for each byte of its debugging information, and besides: where that is compressed,
+/// it expands to three or four times its size, and what is made of it is about as large again.
+const MEMORY_FACTOR: u64 = 16;
+const LEAST_MEMORY: u64 = 64 << 20;
+const MOST_MEMORY: u64 = 2 << 30;
+/// Sections that lead to further files, by paths that the file chooses.
+const LINKS: [&[u8]; 3] = [b".gnu_debuglink", b".gnu_debugaltlink", b".debug_sup"];
 
 /// A module that had to be left out, and why.
 pub(super) struct Failure {
@@ -70,124 +81,190 @@ pub(super) struct Failure {
     pub note: String,
 }
 
-/// Resolves all jobs, smallest first, until the time is over. Returns what was found by module, and what had
-/// to be left out.
-pub(super) fn resolve(
-    jobs: Vec<LineJob>,
-    budget: LineBudget,
-) -> (HashMap<usize, HashMap<u64, Lines>>, Vec<Failure>) {
-    let mut failures = Vec::new();
-    let (mut small, large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.size <= budget.size);
-    for job in large {
-        let mib = job.size >> 20;
-        let note = format!("{}: {mib} MiB of debugging information: names only, no source lines", job.name);
-        failures.push(Failure { module: job.module, note });
-    }
-    let mut found: HashMap<usize, HashMap<u64, Lines>> = HashMap::new();
-    if small.is_empty() {
-        return (found, failures);
+/// What the helper says of the file that it reads.
+#[derive(Default, Serialize, Deserialize)]
+struct Answer {
+    lines: Vec<(u64, Lines)>,
+    /// The file is done; with what was wrong with it.
+    end: Option<Result<(), String>>,
+}
+
+/// What was found by module, and what had to be left out.
+#[derive(Default)]
+pub(super) struct Resolved {
+    pub lines: HashMap<usize, HashMap<u64, Lines>>,
+    pub failures: Vec<Failure>,
+}
+
+/// Resolves all jobs, smallest first, until the time is over.
+///
+/// A helper process reads the files. If it ends early, the file that it was reading is left out, and another one goes on
+/// with the next.
+pub(super) fn resolve(jobs: Vec<LineJob>, budget: LineBudget) -> Resolved {
+    let mut resolved = Resolved::default();
+    let mut small = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        match refusal(&job, budget) {
+            Some(why) => resolved.leave_out(&job, &why),
+            None => small.push(job),
+        }
     }
     small.sort_by_key(|job| job.size);
-    let mut waiting: Vec<(usize, String)> = small.iter().map(|job| (job.module, job.name.clone())).collect();
-    let (sender, receiver) = channel();
-    let worker = std::thread::Builder::new().name("dwarf".into()).spawn(move || work(small, &sender));
-    if worker.is_ok() {
-        collect(&receiver, budget.time, &mut |(module, lines, last)| {
-            if last {
-                waiting.retain(|(waiting, _)| *waiting != module);
-            }
-            found.entry(module).or_default().extend(lines);
-        });
+    let deadline = Instant::now() + budget.time;
+    let mut jobs = small.as_slice();
+    while !jobs.is_empty() {
+        let why = resolved.ask_helper(&mut jobs, deadline);
+        if let [job, rest @ ..] = jobs {
+            resolved.leave_out(job, &why);
+            jobs = rest;
+        }
     }
-    for (module, name) in waiting {
-        let note = format!("{name}: no source lines: its debugging information is damaged or takes too long");
-        failures.push(Failure { module, note });
-    }
-    (found, failures)
+    resolved
 }
 
-fn collect(receiver: &Receiver<Answer>, time: Duration, take: &mut dyn FnMut(Answer)) {
-    let deadline = Instant::now() + time;
-    loop {
+/// Why a file is not even begun with.
+fn refusal(job: &LineJob, budget: LineBudget) -> Option<String> {
+    let object = &job.object;
+    if job.size > budget.size {
+        return Some(format!("it has {} MiB of debugging information", job.size >> 20));
+    }
+    let owner = object.owner();
+    let is_trusted = owner == Some(0) || owner == Some(nix::unistd::geteuid().as_raw());
+    // blazesym would open whatever the path leads to, a device too.
+    let link = LINKS.iter().find(|name| object.layout().section(name).is_some())?;
+    (!is_trusted || object.is_from_elsewhere()).then(|| {
+        let link = String::from_utf8_lossy(link);
+        format!("it belongs to another user, and leads to a further file ({link}) that is not opened for that user")
+    })
+}
+
+impl Resolved {
+    fn leave_out(&mut self, job: &LineJob, why: &str) {
+        let note = format!("{}: names only, no source lines: {why}", job.name);
+        self.failures.push(Failure { module: job.module, note });
+    }
+
+    /// Takes what a helper says about `jobs`, from which those that are done are removed. Returns why the first of those
+    /// that are left is not.
+    fn ask_helper(&mut self, jobs: &mut &[LineJob], deadline: Instant) -> String {
         let left = deadline.saturating_duration_since(Instant::now());
-        match receiver.recv_timeout(left) {
-            Ok(answer) => take(answer),
-            // The worker goes on alone; its result is dropped.
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+        if left.is_zero() {
+            return "no time was left for it".to_owned();
         }
-    }
-}
-
-fn work(jobs: Vec<LineJob>, answers: &Sender<Answer>) {
-    for job in jobs {
-        // blazesym maps the file: if another process truncated it meanwhile, vmaudit would die by SIGBUS, so
-        // a file that others can write is copied first.
-        let copy = if job.object.is_from_elsewhere() { Some(copy_of(&job.object)) } else { None };
-        let fd = match &copy {
-            Some(Some(copy)) => Some(copy.as_raw_fd()),
-            Some(None) => None,
-            None => job.object.raw_fd(),
+        let files: Vec<_> = jobs.iter().filter_map(|job| job.object.raw_fd()).collect();
+        let all = *jobs;
+        let mut helper = match Helper::start(&files, left, |outbox| work(all, outbox)) {
+            Ok(helper) => helper,
+            Err(errno) => {
+                return format!("no process to read them could be made: {} ({errno:?})", errno.desc());
+            }
         };
-        let Some(fd) = fd else { continue };
-        // The very file that was checked, even if its path is gone; `job.object` keeps it open.
-        let path = PathBuf::from(format!("/proc/self/fd/{fd}"));
-        // A symbolizer for each file: its caches go when the file is done.
-        let symbolizer = Symbolizer::builder()
-            .enable_auto_reload(false)
-            .enable_code_info(true)
-            .enable_inlined_fns(true)
-            .enable_demangling(false)
-            .build();
-        let source = Source::Elf(Elf { debug_syms: true, ..Elf::new(path) });
-        let mut chunks = job.addresses.chunks(CHUNK).peekable();
-        while let Some(chunk) = chunks.next() {
-            let Ok(results) = symbolizer.symbolize(&source, Input::VirtOffset(chunk)) else { break };
-            let lines = chunk.iter().zip(results).filter_map(|(&address, result)| match result {
-                Symbolized::Sym(sym) => Some((address, lines_of(&sym, address))),
-                Symbolized::Unknown(_) => None,
-            });
-            let last = chunks.peek().is_none();
-            if answers.send((job.module, lines.collect(), last)).is_err() {
-                return;
+        while let [job, rest @ ..] = *jobs {
+            let message = match helper.receive(deadline) {
+                Received::Message(message) => message,
+                Received::Ended(status) => return died(job, status),
+                Received::TimeOver => return "reading its debugging information takes too long".to_owned(),
+                Received::TooMuch => return "its debugging information says too much".to_owned(),
+            };
+            let Ok(answer) = serde_json::from_slice::<Answer>(&message) else {
+                return "the process that reads them cannot be understood".to_owned();
+            };
+            self.lines.entry(job.module).or_default().extend(answer.lines);
+            if let Some(end) = answer.end {
+                *jobs = rest;
+                if let Err(why) = end {
+                    self.leave_out(job, &format!("its debugging information is damaged: {why}"));
+                }
             }
         }
+        String::new()
     }
 }
 
-/// The file's bytes in memory of our own; None for a file that is too large or cannot be read.
-fn copy_of(object: &Object) -> Option<File> {
-    const LARGEST: u64 = 512 << 20;
-    const STEP: u64 = 1 << 20;
-    let size = object.size()?;
-    if size > LARGEST {
-        return None;
+/// Bytes that reading a file may take.
+fn memory_for(job: &LineJob) -> u64 {
+    job.size.saturating_mul(MEMORY_FACTOR).saturating_add(LEAST_MEMORY).min(MOST_MEMORY)
+}
+
+fn died(job: &LineJob, status: WaitStatus) -> String {
+    let (memory, size) = (memory_for(job) >> 20, job.size);
+    match status {
+        WaitStatus::Signaled(_, Signal::SIGABRT, _) => format!(
+            "reading its {size} bytes of debugging information ended the process that did it (SIGABRT), as more memory than \
+             the {memory} MiB that they are given does"
+        ),
+        WaitStatus::Signaled(_, Signal::SIGBUS, _) => "it was truncated while it was read".to_owned(),
+        WaitStatus::Signaled(_, signal, _) => {
+            format!("reading its debugging information ended the process that did it ({signal})")
+        }
+        _ => "the process that reads them ended".to_owned(),
     }
-    let flags = MFdFlags::MFD_CLOEXEC;
-    let mut copy = File::from(memfd_create(c"vmaudit-elf", flags).ok()?);
-    let mut at = 0;
-    while at < size {
-        let step = STEP.min(size - at);
-        copy.write_all(&object.read(at, step).ok()?).ok()?;
-        at += step;
+}
+
+/// In the helper process.
+fn work(jobs: &[LineJob], outbox: &mut Outbox) {
+    for job in jobs {
+        let result = catch_unwind(AssertUnwindSafe(|| read(job, outbox)));
+        let end = result.unwrap_or_else(|_| Err("its parts contradict each other".to_owned()));
+        if answer(outbox, Answer { end: Some(end), ..Answer::default() }).is_err() {
+            return;
+        }
     }
-    Some(copy)
+}
+
+fn answer(outbox: &mut Outbox, answer: Answer) -> io::Result<()> {
+    outbox.send(&serde_json::to_vec(&answer)?)
+}
+
+fn read(job: &LineJob, outbox: &mut Outbox) -> Result<(), String> {
+    let words = |error: &dyn std::fmt::Display| -> String {
+        let plain = error.to_string();
+        plain.chars().filter(|c| !c.is_control()).take(LONGEST_REASON).collect()
+    };
+    limit_memory(memory_for(job)).map_err(|error| words(&error))?;
+    let Some(fd) = job.object.raw_fd() else { return Ok(()) };
+    // The very file that was checked, even if its path is gone; `job.object` keeps it open.
+    let path = PathBuf::from(format!("/proc/self/fd/{fd}"));
+    // A symbolizer for each file: its caches go when the file is done.
+    let symbolizer = Symbolizer::builder()
+        .enable_auto_reload(false)
+        .enable_code_info(true)
+        .enable_inlined_fns(true)
+        .enable_demangling(false)
+        .build();
+    let source = Source::Elf(Elf { debug_syms: true, ..Elf::new(path) });
+    for chunk in job.addresses.chunks(CHUNK) {
+        let results =
+            symbolizer.symbolize(&source, Input::VirtOffset(chunk)).map_err(|error| words(&error))?;
+        let lines = chunk.iter().zip(results).filter_map(|(&address, result)| match result {
+            Symbolized::Sym(sym) => Some((address, lines_of(&sym, address))),
+            Symbolized::Unknown(_) => None,
+        });
+        answer(outbox, Answer { lines: lines.collect(), end: None }).map_err(|error| words(&error))?;
+    }
+    Ok(())
 }
 
 fn lines_of(sym: &blazesym::symbolize::Sym<'_>, address: u64) -> Lines {
     let covers = sym.size.is_some_and(|size| address.checked_sub(sym.addr).is_some_and(|d| d < size as u64));
-    let inlined = sym.inlined.iter().rev().map(|inlined| Inlined {
-        name: inlined.name.to_string(),
+    let inlined = sym.inlined.iter().rev().take(MOST_INLINED).map(|inlined| Inlined {
+        name: if is_name(&inlined.name) { inlined.name.to_string() } else { String::new() },
         location: inlined.code_info.as_ref().and_then(location),
     });
     Lines {
-        function: covers.then(|| (sym.name.to_string(), sym.addr)),
+        function: (covers && is_name(&sym.name)).then(|| (sym.name.to_string(), sym.addr)),
         location: sym.code_info.as_deref().and_then(location),
         inlined: inlined.collect(),
     }
 }
 
+fn is_name(text: &str) -> bool {
+    text.len() <= LONGEST_NAME
+}
+
 /// Line 0 means "no line" (DWARF 5, 6.2.2).
 fn location(info: &CodeInfo<'_>) -> Option<SourceLine> {
     let line = info.line.filter(|&line| line != 0)?;
-    Some(SourceLine { file: info.to_path().to_string_lossy().into_owned(), line })
+    let file = info.to_path().to_string_lossy().into_owned();
+    is_name(&file).then_some(SourceLine { file, line })
 }

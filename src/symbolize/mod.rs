@@ -8,6 +8,7 @@
 //! What is absent here: text. `render` prints frames.
 
 mod demangle;
+mod helper;
 mod lines;
 mod module;
 
@@ -93,7 +94,14 @@ impl Symbolizer {
                 if let Err(error) = &opened {
                     self.notes.push(format!("{}: no names: {error}", info.short_name()));
                 }
-                ModuleNames::read(info, opened.ok(), &self.config.debug_dirs)
+                let names = ModuleNames::read(info, opened.ok(), &self.config.debug_dirs);
+                if names.has_tables_left_out() {
+                    let name = info.short_name();
+                    let note =
+                        format!("{name}: tables left out: those of all files would take too much memory");
+                    self.notes.push(note);
+                }
+                names
             });
             let found: Vec<(u64, u64)> = offsets.iter().filter_map(|&o| Some((o, module.svma(o)?))).collect();
             svmas.extend(found.iter().map(|&(offset, svma)| ((id, offset), svma)));
@@ -109,12 +117,12 @@ impl Symbolizer {
         }
         let lines = match self.config.lines {
             Some(budget) => {
-                let (lines, failures) = resolve(jobs, budget);
-                for failure in failures {
+                let resolved = resolve(jobs, budget);
+                for failure in resolved.failures {
                     self.without_lines.insert(ModuleId(failure.module as u32));
                     self.notes.push(failure.note);
                 }
-                lines
+                resolved.lines
             }
             None => HashMap::new(),
         };

@@ -25,6 +25,11 @@ impl ModuleNames {
         ModuleNames { object: Some(object), debug, symbols }
     }
 
+    /// What is missing is not for want of it.
+    pub fn has_tables_left_out(&self) -> bool {
+        [&self.object, &self.debug].into_iter().flatten().any(|object| object.has_tables_left_out())
+    }
+
     /// The virtual address (as the file states it) of a file offset.
     pub fn svma(&self, file_offset: u64) -> Option<u64> {
         self.object.as_ref()?.layout().svma_of(file_offset)

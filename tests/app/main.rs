@@ -27,6 +27,7 @@ mod heap {
     mod with_mappings;
 }
 mod library;
+mod limits;
 mod outputs;
 mod privileges;
 mod recording {
@@ -44,6 +45,7 @@ mod run {
     mod programs;
 }
 mod security {
+    mod bombs;
     mod claims;
     mod heap;
     mod files;

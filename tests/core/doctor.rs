@@ -3,7 +3,7 @@ use vmaudit::model::{
     Capabilities, Capability, LoadTrial, Missing, Outcome, Part, Privileges, ProgramTrial, Refusal, Trial,
     TrialArea,
 };
-use vmaudit::sys::abi::{EACCES, EBUSY, EINVAL, EMFILE, ENOENT, EPERM};
+use vmaudit::sys::abi::{EACCES, EAGAIN, EBUSY, ECHILD, EINVAL, EIO, EMFILE, ENOENT, ENOSYS, EPERM};
 
 /// An ordinary user on a host.
 fn user() -> Privileges {
@@ -78,7 +78,39 @@ fn what_notify_lacks() {
     let of = |errno, privileges: &Privileges| advice_for(Rung::Notify, &refused_with(errno), privileges);
     assert!(of(EBUSY, &user()).why.contains("listener already"));
     assert!(of(EPERM, &contained()).why.contains("seccomp profile"));
-    assert!(of(EPERM, &user()).why.contains("no seccomp user notification"));
+    let of = |errno, step, privileges: &Privileges| {
+        advice_for(Rung::Notify, &RungFailure { step, ..refused_with(errno) }, privileges).why
+    };
+    let listener = |errno| of(errno, FailedStep::Listener, &user());
+    assert!(listener(EINVAL).contains("no seccomp user notification (EINVAL"));
+    assert!(listener(ENOSYS).contains("no seccomp(2) (ENOSYS)"));
+    assert!(listener(EPERM).contains("refused"), "the kernel has it, or it would not refuse it");
+    assert!(of(ENOENT, FailedStep::ProcFile, &user()).contains("/proc"));
+}
+
+/// A limit is a limit on every rung, and an error that many things lead to is repeated, not explained.
+#[test]
+fn no_error_but_its_own_means_that_the_kernel_lacks_something() {
+    let lacks = ["the kernel has no", "there is no", "is built without", "CONFIG_"];
+    for rung in [Rung::Bpf, Rung::Perf, Rung::Notify] {
+        let forked = RungFailure { step: FailedStep::NewProcess, ..refused_with(EAGAIN) };
+        let advice = advice_for(rung, &forked, &user());
+        assert!(advice.why.contains("RLIMIT_NPROC") && commands(&advice).contains("ulimit -u"), "{advice:?}");
+        for errno in [EAGAIN, EINVAL, EIO, ECHILD] {
+            let why = advice_for(rung, &refused_with(errno), &user()).why;
+            assert!(!lacks.iter().any(|lacks| why.contains(lacks)), "{rung:?}: {why}");
+        }
+        let blind = with(Privileges { no_proc: true, ..user() }, &[Capability::SysAdmin]);
+        for errno in [EPERM, ENOENT, ENOSYS] {
+            let advice = advice_for(rung, &refused_with(errno), &blind);
+            assert!(advice.why.starts_with("/proc shows nothing"), "{rung:?}: {}", advice.why);
+            assert!(commands(&advice).contains("mount -t proc"), "{advice:?}");
+        }
+        // What is missing is known without /proc.
+        let poor = Privileges { no_proc: true, ..user() };
+        let why = advice_for(rung, &refused_with(EPERM), &poor).why;
+        assert_eq!(why.contains("CAP_BPF"), rung == Rung::Bpf, "{why}");
+    }
 }
 
 fn trial(id: &'static str, outcome: Outcome) -> Trial {
@@ -90,7 +122,7 @@ fn refused() -> Outcome {
 }
 
 fn refused_with(errno: i32) -> RungFailure {
-    RungFailure { text: "refused".to_owned(), errno: Some(errno), refusal: None }
+    RungFailure { text: "refused".to_owned(), errno: Some(errno), ..RungFailure::default() }
 }
 
 fn failed(errno: i32) -> Option<RungFailure> {

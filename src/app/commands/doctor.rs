@@ -48,9 +48,11 @@ fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
     let numbered = outcome("tracefs").is_some_and(Outcome::works);
     match outcome("perf-tracepoint") {
         Some(Outcome::Works) if candidate.rung == Rung::Perf && !numbered => None,
-        Some(Outcome::Refused { errno, name }) if candidate.rung == Rung::Perf => {
-            Some(RungFailure { text: format!("perf_event_open: {name}"), errno: Some(*errno), refusal: None })
-        }
+        Some(Outcome::Refused { errno, name }) if candidate.rung == Rung::Perf => Some(RungFailure {
+            text: format!("perf_event_open: {name}"),
+            errno: Some(*errno),
+            ..RungFailure::default()
+        }),
         _ => candidate.attempt(),
     }
 }
@@ -59,7 +61,7 @@ fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
 fn seccomp() -> Vec<Trial> {
     let tried = NotificationTrial::run();
     let held = match tried {
-        Ok(NotificationTrial { held: Some(errno), .. }) | Err(errno) => refused(errno),
+        Ok(NotificationTrial { held: Some(why), .. }) | Err(why) => refused(why.errno),
         Ok(_) => Outcome::Works,
     };
     let detail = match tried {

@@ -104,7 +104,11 @@ fn by_trying() -> Result<(Ids, Ids, TracepointIds), CaptureError> {
     let numbers: Vec<i64> = exits.iter().map(|call| call.1).chain(entries).collect();
     let essential: Vec<i64> =
         exits.iter().filter(|call| FREQUENT.contains(&call.0)).map(|call| call.1).collect();
-    let found = probe::find(&numbers, &essential).map_err(failed)?;
+    let found = probe::find(&numbers, &essential).map_err(|source| match source.raw_os_error() {
+        // perf_event_open(2) has no such error.
+        Some(libc::EAGAIN) => CaptureError::Process(source),
+        _ => failed(source),
+    })?;
     if found.exits.is_empty() {
         return Err(failed(std::io::Error::from_raw_os_error(libc::ENOENT)));
     }

@@ -12,7 +12,7 @@ use crate::sys::file::raise_descriptor_limit;
 use crate::sys::perf::{self, abi};
 use crate::sys::task;
 use nix::fcntl::OFlag;
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2, read};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::collections::HashMap;
@@ -67,7 +67,8 @@ fn try_all(numbers: &[i64]) -> io::Result<(String, OwnedFd)> {
             drop((results, prober));
             // Twice, so that its end need not be waited for. SAFETY: as above; leaving by _exit runs nothing
             // of the parent's.
-            if let Ok(ForkResult::Child) = unsafe { fork() } {
+            let forked = unsafe { fork() };
+            if let Ok(ForkResult::Child) = forked {
                 detach();
                 if let Ok((text, events)) = search(numbers) {
                     let mut to_parent = File::from(to_parent);
@@ -78,14 +79,16 @@ fn try_all(numbers: &[i64]) -> io::Result<(String, OwnedFd)> {
                     drop(events);
                 }
             }
-            // SAFETY: _exit has no preconditions.
-            unsafe { libc::_exit(0) }
+            // Why there is no second one. SAFETY: _exit has no preconditions.
+            unsafe { libc::_exit(forked.err().map_or(0, |errno| errno as i32)) }
         }
         ForkResult::Parent { child } => {
             drop((to_parent, hold));
             let mut text = String::new();
             let read = File::from(results).read_to_string(&mut text);
-            waitpid(child, None)?;
+            if let WaitStatus::Exited(_, errno @ 1..) = waitpid(child, None)? {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
             read?;
             Ok((text, prober))
         }

@@ -13,11 +13,36 @@ use std::time::Duration;
 /// Longer than any machine needs: then the trial has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A step of the trial that can fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HoldStep {
+    /// A pipe, and processes: the trial's own means.
+    Process,
+    /// seccomp(2), which installs the filter and returns its listener.
+    Listener,
+    /// A call arrives at the listener, and goes on.
+    Call,
+}
+
+/// Why no call could be held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{errno}")]
+pub struct NotHeld {
+    pub step: HoldStep,
+    pub errno: Errno,
+}
+
+impl NotHeld {
+    fn at(step: HoldStep) -> impl Fn(Errno) -> NotHeld {
+        move |errno| NotHeld { step, errno }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotificationTrial {
     /// A call was held, and went on: None, or why not.
-    pub held: Option<Errno>,
+    pub held: Option<NotHeld>,
     /// NO_NEW_PRIVS had to be set (no CAP_SYS_ADMIN).
     pub no_new_privs: bool,
     /// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (5.19).
@@ -28,40 +53,46 @@ pub struct NotificationTrial {
     pub stack: Option<Errno>,
 }
 
-const RECORD: usize = 5 * size_of::<i32>();
+const RECORD: usize = 6 * size_of::<i32>();
 
 impl NotificationTrial {
     /// Tries it in a child, because a filter is for life. To be called while vmaudit has one thread.
     ///
     /// # Errors
     /// When not even a child can be had, or it was killed.
-    pub fn run() -> Result<NotificationTrial, Errno> {
-        let (from, to) = pipe()?;
+    pub fn run() -> Result<NotificationTrial, NotHeld> {
+        let no_process = NotHeld::at(HoldStep::Process);
+        let (from, to) = pipe().map_err(&no_process)?;
         let child = fork_into(move || {
             let trial = hold_a_call();
             write(&to, &trial.encode()).map(drop)
-        })?;
+        })
+        .map_err(&no_process)?;
         let mut record = [0; RECORD];
         let got = read(&from, &mut record);
         reap(child);
         // A profile that kills leaves nothing to read.
-        if got? == RECORD { Ok(NotificationTrial::decode(&record)) } else { Err(Errno::ECHILD) }
+        match got.map_err(no_process)? {
+            RECORD => Ok(NotificationTrial::decode(&record)),
+            _ => Err(NotHeld { step: HoldStep::Listener, errno: Errno::ECHILD }),
+        }
     }
 
-    fn failed(errno: Errno) -> NotificationTrial {
+    fn failed(why: NotHeld) -> NotificationTrial {
         NotificationTrial {
-            held: Some(errno),
+            held: Some(why),
             no_new_privs: false,
             wait_killable: false,
-            place: Some(errno),
-            stack: Some(errno),
+            place: Some(why.errno),
+            stack: Some(why.errno),
         }
     }
 
     fn encode(&self) -> [u8; RECORD] {
         let number = |errno: Option<Errno>| errno.map_or(0, |errno| errno as i32);
         let fields = [
-            number(self.held),
+            number(self.held.map(|why| why.errno)),
+            self.held.map_or(0, |why| why.step as i32),
             i32::from(self.no_new_privs),
             i32::from(self.wait_killable),
             number(self.place),
@@ -78,8 +109,14 @@ impl NotificationTrial {
         let mut fields = record.chunks_exact(4).map(|b| b.try_into().map_or(0, i32::from_ne_bytes));
         let mut next = || fields.next().unwrap_or(0);
         let errno = |number: i32| (number != 0).then(|| Errno::from_raw(number));
+        let held = errno(next());
+        let step = match next() {
+            step if step == HoldStep::Process as i32 => HoldStep::Process,
+            step if step == HoldStep::Listener as i32 => HoldStep::Listener,
+            _ => HoldStep::Call,
+        };
         NotificationTrial {
-            held: errno(next()),
+            held: held.map(NotHeld::at(step)),
             no_new_privs: next() != 0,
             wait_killable: next() != 0,
             place: errno(next()),
@@ -92,12 +129,12 @@ impl NotificationTrial {
 fn hold_a_call() -> NotificationTrial {
     let installed = match seccomp::install(&filter::notify_filter(&[libc::SYS_getppid as i32])) {
         Ok(installed) => installed,
-        Err(errno) => return NotificationTrial::failed(errno),
+        Err(errno) => return NotificationTrial::failed(NotHeld { step: HoldStep::Listener, errno }),
     };
     let trial = NotificationTrial {
         no_new_privs: installed.no_new_privs,
         wait_killable: installed.wait_killable,
-        ..NotificationTrial::failed(Errno::ETIMEDOUT)
+        ..NotificationTrial::failed(NotHeld { step: HoldStep::Call, errno: Errno::ETIMEDOUT })
     };
     let caller = fork_into(|| {
         nix::unistd::getppid();
@@ -110,7 +147,7 @@ fn hold_a_call() -> NotificationTrial {
             reap(caller);
             trial
         }
-        Err(errno) => NotificationTrial { held: Some(errno), ..trial },
+        Err(errno) => NotificationTrial { held: Some(NotHeld { step: HoldStep::Process, errno }), ..trial },
     }
 }
 
@@ -122,13 +159,13 @@ fn serve_once(listener: OwnedFd, trial: NotificationTrial) -> NotificationTrial 
     // SAFETY: all-zero bytes are a valid seccomp_notif, a plain C struct of integers.
     let mut slot: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     if let Err(errno) = listener.receive(&mut slot) {
-        return NotificationTrial { held: Some(errno), ..trial };
+        return NotificationTrial { held: Some(NotHeld { step: HoldStep::Call, errno }), ..trial };
     }
     let (place, stack) = match stack_pointer(slot.pid as i32) {
         Ok(sp) => (None, read_word(slot.pid as i32, sp).err()),
         Err(errno) => (Some(errno), Some(errno)),
     };
-    let held = listener.let_continue(slot.id).err();
+    let held = listener.let_continue(slot.id).err().map(NotHeld::at(HoldStep::Call));
     NotificationTrial { held, place, stack, ..trial }
 }
 
@@ -172,5 +209,9 @@ mod tests {
             stack: Some(Errno::EPERM),
         };
         assert_eq!(NotificationTrial::decode(&trial.encode()), trial);
+        for step in [HoldStep::Process, HoldStep::Listener, HoldStep::Call] {
+            let trial = NotificationTrial { held: Some(NotHeld { step, errno: Errno::EAGAIN }), ..trial };
+            assert_eq!(NotificationTrial::decode(&trial.encode()), trial);
+        }
     }
 }

@@ -3,6 +3,7 @@
 pub mod function;
 
 use crate::model::stack::{Frame, StackId};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub struct FunctionName {
     pub offset: u64,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SourceLine {
     pub file: String,
     pub line: u32,

@@ -158,6 +158,9 @@ pub struct Privileges {
     pub effective: Capabilities,
     /// Those of the program's file that are not the user's own.
     pub lent: Capabilities,
+    /// /proc shows nothing of vmaudit itself: whether a filter is in force is not known then, and nothing of other
+    /// processes either.
+    pub no_proc: bool,
     /// A seccomp filter is in force: a container's profile, as a rule.
     pub seccomp_filter: bool,
     pub no_new_privs: bool,

@@ -101,8 +101,8 @@ impl Builder<'_> {
 
     /// One entry judged by itself; None for what is no function. `layout` is that of the file that holds
     /// the table: its section numbers are meant.
-    fn function(&self, entry: &Entry<'_>, layout: &ElfLayout) -> Option<Function> {
-        let symbol = entry.symbol;
+    fn function(&self, entry: &Entry, layout: &ElfLayout) -> Option<Function> {
+        let symbol = &entry.symbol;
         let index = symbol.st_shndx;
         let section = layout.sections.get(index).filter(|_| index != 0 && (index as u32) < SHN_LORESERVE);
         let is_code = section.is_some_and(|s| s.flags & u64::from(SHF_EXECINSTR) != 0);

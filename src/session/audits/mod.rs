@@ -373,6 +373,8 @@ impl Audits {
         pipeline.note_names(&symbols);
         let mut notes = symbolizer.take_notes();
         notes.extend(pipeline.managed.notes());
+        notes.extend(pipeline.generated_notes());
+        notes.extend(pipeline.unwinder.files_mut().note());
         (symbols, notes)
     }
 

@@ -6,19 +6,21 @@ use crate::procfs::parse_status;
 use crate::sys::untrusted_open::Root;
 use crate::sys::{clock, file, stat};
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 /// Read at once, bytes.
 const STEP: usize = 256 << 10;
-/// No more of a map is read.
-const LARGEST: u64 = 1 << 30;
+/// No more of a map is read, bytes.
+const LARGEST: u64 = 256 << 20;
 /// How exactly the start of a process is known on the clock of files: ticks, and steps of that clock.
 const SLACK_NS: i128 = 1_000_000_000;
 
 /// An open map.
 pub(super) struct MapFile {
     file: File,
+    path: PathBuf,
     read: u64,
     pub map: PerfMap,
 }
@@ -34,21 +36,38 @@ impl MapFile {
         let found = file.metadata().ok()?;
         is_its_own(&found, &status.uids, started_at(pid)?).then_some(MapFile {
             file,
+            path,
             read: 0,
             map: PerfMap::default(),
         })
     }
 
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// What is not known because the map is too large.
+    pub fn note(&self) -> Option<String> {
+        let (path, read) = (self.path.display(), self.read >> 20);
+        let is_long = self.read >= LARGEST && self.size().is_ok_and(|size| size > LARGEST);
+        (self.map.is_full() || is_long).then(|| {
+            format!(
+                "{path}: functions of generated code are named by its first {read} MiB only: more of the map would take \
+                 too much memory and time"
+            )
+        })
+    }
+
     /// Reads what was added; true where there was something.
     pub fn grow(&mut self, seen: &mut dyn FnMut(u64, u64)) -> bool {
-        let Ok(size) = self.file.metadata().map(|found| found.len().min(LARGEST)) else { return false };
+        let Ok(size) = self.size().map(|size| size.min(LARGEST)) else { return false };
         if size < self.read {
             // Written anew, all of it.
             (self.read, self.map) = (0, PerfMap::default());
         }
         let before = self.read;
         let mut bytes = vec![0; STEP.min((size - before) as usize)];
-        while self.read < size {
+        while self.read < size && !self.map.is_full() {
             match self.file.read_at(&mut bytes, self.read) {
                 Ok(0) | Err(_) => break,
                 Ok(count) => {

@@ -7,6 +7,7 @@
 //! named at whose address the code has not changed.
 
 mod file;
+mod new_code;
 mod perf_map;
 
 use crate::attribution::rules::generated_function;
@@ -15,6 +16,7 @@ use crate::model::{Frame, FrameKind, FunctionName, MmKey, ModuleId, Pid, StackTa
 use crate::sys::{clock, memory};
 use crate::unwind::{GeneratedFrame, SeenCode, Unwinder};
 use file::MapFile;
+use new_code::NewCode;
 use std::collections::HashMap;
 
 /// Where there is no map, it is searched for again after this time.
@@ -132,6 +134,14 @@ impl GeneratedCode {
         true
     }
 
+    /// Which maps were not read whole: sentences.
+    pub fn notes(&self) -> Vec<String> {
+        let maps = self.processes.values().filter_map(|process| process.map.as_ref());
+        let mut notes: Vec<String> = maps.chain(self.early.values()).filter_map(MapFile::note).collect();
+        notes.sort_unstable();
+        notes
+    }
+
     /// Another program runs there now.
     pub fn forget(&mut self, mm: MmKey) {
         if let Some(process) = self.processes.remove(&mm) {
@@ -156,17 +166,17 @@ impl Process {
             return true;
         }
         let Some(map) = &mut self.map else { return true };
-        let mut new = Vec::new();
-        map.grow(&mut |start, end| new.push((start, end)));
+        let mut new = NewCode::default();
+        map.grow(&mut |start, end| new.add(start, end));
         if new.is_empty() {
             return true;
         }
-        let is_new = |address: u64| new.iter().any(|&(start, end)| (start + 1..=end).contains(&address));
+        new.join();
         // Named before, which counts for frames from before.
         let before = self.known.len();
         let waiting = &self.waiting;
         let waits = |address: u64| waiting.iter().any(|waiting| waiting.frame.address == address);
-        self.known.retain(|&address, _| !is_new(address) || waits(address));
+        self.known.retain(|&address, _| !new.covers(address) || waits(address));
         self.known.len() == before
     }
 

@@ -4,12 +4,15 @@
 //! V8 adds a line whenever it makes code, and does not move code meanwhile; a JVM writes all at once. What was made
 //! later counts: its place was free by then.
 
+use crate::objects::Held;
 use std::collections::BTreeMap;
 
 /// A line that is longer is none.
 const LONGEST_LINE: usize = 64 << 10;
-/// Functions that are kept of a map: a program may write without end.
-const MOST: usize = 4 << 20;
+/// What is kept of a map, bytes: a program may write without end. A JVM with 100,000 methods has some 30 MiB.
+const MOST: u64 = 64 << 20;
+/// Bytes that an entry takes, its name apart: its place in the tree, and the allocator's share.
+const ENTRY: usize = 144;
 
 /// A function's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +33,10 @@ impl Entry {
         !self.replaced || self.read_ns <= time_ns
     }
 
+    fn bytes(&self) -> u64 {
+        (ENTRY + self.name.len()) as u64
+    }
+
     fn is_same(&self, other: &Entry) -> bool {
         (self.start, self.end, &self.name) == (other.start, other.end, &other.name)
     }
@@ -42,6 +49,9 @@ pub struct PerfMap {
     entries: BTreeMap<u64, Entry>,
     /// The last line's beginning.
     rest: Vec<u8>,
+    bytes: u64,
+    held: Held,
+    is_full: bool,
 }
 
 impl PerfMap {
@@ -65,16 +75,27 @@ impl PerfMap {
         }
     }
 
+    /// No more is taken in: [`MOST`], or the memory for all tables, is used up.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// Takes the place of what it covers, even of parts: what was there is gone.
     fn insert(&mut self, mut entry: Entry) {
-        if self.entries.len() >= MOST {
+        let bytes = entry.bytes();
+        if self.bytes + bytes > MOST || !self.held.grow(bytes) {
+            self.is_full = true;
             return;
         }
+        self.bytes += bytes;
         let first =
             self.entries.range(..entry.start).next_back().filter(|(_, before)| before.end > entry.start);
         let mut gone: Vec<u64> = first.map(|(&start, _)| start).into_iter().collect();
         gone.extend(self.entries.range(entry.start..entry.end).map(|(&start, _)| start));
-        gone.iter().for_each(|start| drop(self.entries.remove(start)));
+        for removed in gone.iter().filter_map(|start| self.entries.remove(start)) {
+            self.bytes -= removed.bytes();
+            self.held.shrink(removed.bytes());
+        }
         entry.replaced = !gone.is_empty();
         self.entries.insert(entry.start, entry);
     }
@@ -130,6 +151,22 @@ mod tests {
             (named(&map, 0x1000), named(&map, 0x10f0), named(&map, 0x2000)),
             (None, Some("e"), Some("b c"))
         );
+    }
+
+    #[test]
+    fn a_map_without_end_is_full_and_what_was_replaced_makes_room() {
+        let mut map = PerfMap::default();
+        let name = "n".repeat(60_000);
+        for _ in 0..2 * MOST / 60_000 {
+            map.add(format!("1000 10 {name}\n1000 10 b\n").as_bytes(), 7, &mut |_, _| {});
+        }
+        assert!(!map.is_full(), "one place, written again and again");
+        for n in 0..2 * MOST / 60_000 {
+            map.add(format!("{n:x}0 10 {name}\n").as_bytes(), 7, &mut |_, _| {});
+        }
+        assert!(map.is_full());
+        let kept: u64 = map.entries.values().map(Entry::bytes).sum();
+        assert_eq!((kept <= MOST, kept), (true, map.bytes));
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Candidate {
         let options = TracerOptions { capture, ..TracerOptions::default() };
         let attempt = || {
             let child = probe::Quiet::start()
-                .map_err(|errno| SessionError::System { operation: "forking", source: errno.into() })?;
+                .map_err(|errno| SessionError::System { operation: tracer::FORKING, source: errno.into() })?;
             let tracer = (self.start)(&options)?;
             let added = add(&tracer, child.pid());
             // Closing what it opened takes the kernel long; the child would live on with it.

@@ -10,12 +10,17 @@ use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::PerfTracer;
 use crate::capture::{CaptureConfig, EventSource, Interpreters, KnownStacks, TouchCounters};
 use crate::doctor::Rung;
-use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
+use crate::launch::{CallSet, HoldStep, NotHeld, NotificationTrial, Prepared, Running};
 use crate::model::{MmKey, Pid};
 use crate::procfs::parse_maps;
 use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
 use std::os::fd::BorrowedFd;
+
+/// Operations, as far as it depends on them what an error means.
+const FORKING: &str = "starting a process (fork)";
+const INSTALLING: &str = "installing a filter with a listener (seccomp)";
+const READING_PLACE: &str = "reading where a held call was made (/proc/TID/syscall)";
 
 /// What is to be traced, by default with the best backend.
 #[derive(Clone, Default, Debug)]
@@ -198,10 +203,15 @@ pub fn perf(options: &TracerOptions) -> Result<Tracer, SessionError> {
 /// Tries whether a call can be held and examined: later, the command itself would fail.
 pub fn notify(options: &TracerOptions) -> Result<Tracer, SessionError> {
     let refused = |operation| move |errno: Errno| SessionError::System { operation, source: errno.into() };
-    let trial = NotificationTrial::run().map_err(refused("trying to hold a call (seccomp)"))?;
+    let not_held = |why: NotHeld| match why.step {
+        HoldStep::Process => refused(FORKING)(why.errno),
+        HoldStep::Listener => refused(INSTALLING)(why.errno),
+        HoldStep::Call => refused("holding a call (seccomp user notification)")(why.errno),
+    };
+    let trial = NotificationTrial::run().map_err(not_held)?;
+    trial.held.map_or(Ok(()), |why| Err(not_held(why)))?;
     let steps = [
-        (trial.held, "holding a call (seccomp user notification)"),
-        (trial.place, "reading where a held call was made (/proc/TID/syscall)"),
+        (trial.place, READING_PLACE),
         (trial.stack, "reading the stack of a held call (process_vm_readv, /proc/TID/mem)"),
     ];
     for (failed, operation) in steps {

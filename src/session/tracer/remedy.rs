@@ -2,7 +2,7 @@
 
 use crate::capture::CaptureError;
 use crate::capture::refusal::errno_in;
-use crate::doctor::{Advice, Rung, RungFailure, advice_for};
+use crate::doctor::{Advice, FailedStep, Rung, RungFailure, advice_for};
 use crate::model::Privileges;
 use crate::probe;
 use crate::rights::viewer;
@@ -35,13 +35,23 @@ pub fn failure(error: &SessionError) -> RungFailure {
     let text = error.to_string();
     let refusal = match error {
         SessionError::Capture(CaptureError::Silenced { .. }) => {
-            return RungFailure { errno: Some(libc::EBUSY), text, refusal: None };
+            return RungFailure { errno: Some(libc::EBUSY), text, ..RungFailure::default() };
         }
         SessionError::Capture(error) => error.refusal().cloned(),
         _ => None,
     };
     let errno = refusal.as_ref().and_then(|refusal| refusal.errno).or_else(|| errno_in(&text));
-    RungFailure { errno, text, refusal }
+    RungFailure { errno, text, step: step_of(error), refusal }
+}
+
+fn step_of(error: &SessionError) -> FailedStep {
+    match error {
+        SessionError::System { operation: super::FORKING, .. }
+        | SessionError::Capture(CaptureError::Process(_)) => FailedStep::NewProcess,
+        SessionError::System { operation: super::INSTALLING, .. } => FailedStep::Listener,
+        SessionError::System { operation: super::READING_PLACE, .. } => FailedStep::ProcFile,
+        _ => FailedStep::Other,
+    }
 }
 
 /// With `-v`: the verifier's last lines.

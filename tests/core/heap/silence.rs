@@ -5,11 +5,13 @@ use vmaudit::heap::mappings::Part;
 use vmaudit::heap::report::HeapProcess;
 use vmaudit::heap::report::model::Doubts;
 use vmaudit::heap::report::model::Totals;
+use vmaudit::heap::silence::NOT_COUNTED;
 use vmaudit::heap::silence::TestCall;
 use vmaudit::heap::silence::Watched;
 use vmaudit::heap::silence::is_failure;
 use vmaudit::heap::silence::is_silent;
 use vmaudit::heap::silence::why;
+use vmaudit::heap::silence::why_by_library;
 
 fn with_heap(category: &str, mapped: u64) -> HeapProcess {
     let part = Part { category: category.to_owned(), mapped, ..Part::default() };
@@ -62,6 +64,17 @@ fn frees_alone_are_none_of_a_process_that_was_watched_from_the_start() {
         let later = Watched { from_the_start: false, ..watched(TestCall::Seen, LIBC) };
         let quiet = why(&frees, &later);
         assert_eq!((quiet.reason.as_str(), is_failure(&quiet)), ("not-called", false));
+    }
+}
+
+#[test]
+fn what_was_not_counted_is_not_said_not_to_have_been_called() {
+    let counted = why_by_library(&HeapProcess::default(), &["libc".to_owned()], None);
+    assert!(counted.reason == "not-called" && counted.why.contains("none of them was called"), "{counted:?}");
+    let uncounted = HeapProcess { gaps: vec![NOT_COUNTED.to_owned()], ..HeapProcess::default() };
+    for other in [None, Some("libx has an allocator of its own")] {
+        let nothing = why_by_library(&uncounted, &["libc".to_owned()], other);
+        assert_eq!((nothing.reason.as_str(), nothing.why.as_str()), ("not-counted", NOT_COUNTED));
     }
 }
 

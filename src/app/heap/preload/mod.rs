@@ -189,6 +189,7 @@ impl Counting {
             let other = gaps.into_iter().find(|gap| gap.contains(OTHER_ALLOCATOR)).map(str::to_owned);
             process.gaps.retain(|gap| Some(gap) != other.as_ref());
             process.nothing_seen = Some(silence::why_by_library(process, &self.allocators, other.as_deref()));
+            process.gaps.retain(|gap| gap != silence::NOT_COUNTED);
         }
     }
 

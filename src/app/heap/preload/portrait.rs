@@ -9,6 +9,7 @@ use crate::heap::ledger::{Doubts, Flow, HeapPoint, Site, SiteId, Totals};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::{Function, Own};
 use crate::heap::sampling::{BLOCK, blocks};
+use crate::heap::silence::NOT_COUNTED;
 use crate::model::{Completeness, Frame, FrameKind, NoStack, StackId};
 use crate::objects::{FileKey, OpenRequest};
 use crate::report::units::thousands;
@@ -284,6 +285,9 @@ fn gaps(process: &Counting) -> Vec<String> {
     let doubts = &process.area.head().doubts;
     let read = |from: &AtomicU64| from.load(Relaxed);
     let mut out = Vec::new();
+    if process.area.head().begun.load(Relaxed) == 0 {
+        out.push(NOT_COUNTED.to_owned());
+    }
     let mut say = |count: u64, text: &str| {
         if count > 0 {
             out.push(format!("{} {text}", thousands(count)));
