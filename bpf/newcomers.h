@@ -12,6 +12,7 @@
 #include "threads.h"
 
 struct vmaudit_newcomer {
+	__u64 time_ns;
 	__u32 pid;
 	__u32 parent; /* 0: it has executed a program */
 };
@@ -26,7 +27,7 @@ struct {
 
 static __always_inline int send_newcomer(struct task_struct *task, struct task_struct *parent)
 {
-	struct vmaudit_newcomer newcomer = { .pid = pid_of(task) };
+	struct vmaudit_newcomer newcomer = { .time_ns = bpf_ktime_get_ns(), .pid = pid_of(task) };
 
 	if (parent)
 		newcomer.parent = pid_of(parent);

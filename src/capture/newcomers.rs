@@ -17,10 +17,10 @@ use std::thread::JoinHandle;
 /// What became of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Newcomer {
-    /// A counted process has forked this one.
-    Forked { pid: Pid, parent: Pid },
+    /// A counted process has forked this one, then.
+    Forked { pid: Pid, parent: Pid, time_ns: u64 },
     /// A counted process executes another program, or one begins to be counted with that.
-    Executed { pid: Pid },
+    Executed { pid: Pid, time_ns: u64 },
 }
 
 /// A thread that waits for newcomers, and for the ends of members; it ends with this.
@@ -102,7 +102,10 @@ fn ring_of(
 }
 
 fn decode(record: &[u8]) -> Option<Newcomer> {
-    let Raw { pid, parent } = value_of(record)?;
+    let Raw { time_ns, pid, parent } = value_of(record)?;
     let (pid, parent) = (pid as Pid, parent as Pid);
-    Some(if parent == 0 { Newcomer::Executed { pid } } else { Newcomer::Forked { pid, parent } })
+    Some(match parent {
+        0 => Newcomer::Executed { pid, time_ns },
+        parent => Newcomer::Forked { pid, parent, time_ns },
+    })
 }

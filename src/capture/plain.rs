@@ -41,7 +41,7 @@ plain! {
     vmaudit_heap_site_key = 32,
     vmaudit_heap_site = 64,
     block_key = 16,
-    vmaudit_newcomer = 8,
+    vmaudit_newcomer = 16,
     // In preload/area.rs, of the same kind.
     Hello = 16,
 }

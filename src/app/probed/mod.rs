@@ -44,13 +44,24 @@ struct Translator {
     is_library: bool,
 }
 
-/// From when on a process has probes that ran without.
+/// From when on a process has probes that ran without, on the clock of events.
 #[derive(Clone, Copy)]
 enum Late {
-    /// On the clock of events.
-    Since(u64),
+    Since {
+        begun_ns: u64,
+        at_ns: u64,
+    },
     /// It ended without.
     Never,
+}
+
+/// What a process does when it gets its probes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// It stands still, and has run nothing.
+    Held,
+    /// It runs since then.
+    RunsSince(u64),
 }
 
 impl ProbedProcesses {
@@ -75,7 +86,7 @@ impl ProbedProcesses {
             let name = file.map(|file| file.display().to_string()).unwrap_or_default();
             return Err(AppError::Usage(format!("{name}: {}", refusal(what))));
         }
-        self.enter(pid, true);
+        self.enter(pid, Doing::Held);
         Ok(())
     }
 
@@ -112,17 +123,17 @@ impl ProbedProcesses {
     /// What the kernel reported of a process, while it runs on.
     pub fn seen(&self, newcomer: Newcomer) {
         match newcomer {
-            Newcomer::Forked { pid, .. } | Newcomer::Executed { pid } if !self.is_counted(pid) => {}
-            Newcomer::Forked { pid, parent } => {
+            Newcomer::Forked { pid, .. } | Newcomer::Executed { pid, .. } if !self.is_counted(pid) => {}
+            Newcomer::Forked { pid, parent, time_ns } => {
                 let inherited = self.state().translators.get(&parent).copied();
                 match inherited {
                     Some(found) => drop(self.state().translators.insert(pid, found)),
-                    None => self.enter(pid, false),
+                    None => self.enter(pid, Doing::RunsSince(time_ns)),
                 }
             }
-            Newcomer::Executed { pid } => match program_of(pid) {
+            Newcomer::Executed { pid, time_ns } => match program_of(pid) {
                 Some(Some(found)) => self.refuse(pid, found),
-                Some(None) => self.enter(pid, false),
+                Some(None) => self.enter(pid, Doing::RunsSince(time_ns)),
                 // It may not be read by this user, or it is gone.
                 None => self.members.remove(pid),
             },
@@ -131,7 +142,7 @@ impl ProbedProcesses {
 
     /// The same, when it is read from the ring of all events: only of those that began before newcomers were reported.
     pub fn seen_later(&self, newcomer: Newcomer) {
-        let (Newcomer::Forked { pid, .. } | Newcomer::Executed { pid }) = newcomer;
+        let (Newcomer::Forked { pid, .. } | Newcomer::Executed { pid, .. }) = newcomer;
         let is_known = self.state().known.contains(&pid);
         if !is_known {
             self.seen(newcomer);
@@ -147,27 +158,27 @@ impl ProbedProcesses {
         match program_of(tid) {
             Some(Some(found)) => self.refuse(process_of(tid), found),
             // A thread's number is no process'.
-            Some(None) => self.enter(tid, true),
+            Some(None) => self.enter(tid, Doing::Held),
             None => {}
         }
     }
 
-    fn enter(&self, pid: Pid, held: bool) {
+    fn enter(&self, pid: Pid, doing: Doing) {
         let entry = self.give_probes(pid);
         let mut state = self.state();
-        match (entry, held) {
-            (Entry::New | Entry::Known, true) => {
+        state.known.insert(pid);
+        match (entry, doing) {
+            (Entry::New | Entry::Known, Doing::Held) => {
                 state.translators.remove(&pid);
                 state.late.remove(&pid);
             }
-            (Entry::New, false) => {
+            (Entry::New, Doing::RunsSince(begun_ns)) => {
                 state.translators.remove(&pid);
-                state.late.insert(pid, Late::Since(monotonic_ns()));
+                state.late.insert(pid, Late::Since { begun_ns, at_ns: monotonic_ns() });
             }
-            (Entry::Gone, false) => drop(state.late.insert(pid, Late::Never)),
-            (Entry::Known, false) | (Entry::Gone, true) => {}
+            (Entry::Gone, Doing::RunsSince(_)) => drop(state.late.insert(pid, Late::Never)),
+            (Entry::Known, Doing::RunsSince(_)) | (Entry::Gone, Doing::Held) => {}
         }
-        state.known.insert(pid);
     }
 
     fn give_probes(&self, pid: Pid) -> Entry {
@@ -185,7 +196,7 @@ impl ProbedProcesses {
         match program {
             Program::Translator(what) => self.refuse(pid, Translator { what, is_library: false }),
             // The kernel's links are the first thread's, and another one that executes takes that one's place.
-            Program::Native if pid == tid && !translates => self.enter(pid, true),
+            Program::Native if pid == tid && !translates => self.enter(pid, Doing::Held),
             // It enters when it is known what runs (`begins`, `maps`).
             _ => self.members.remove(pid),
         }
@@ -220,16 +231,35 @@ impl ProbedProcesses {
         if let Some(found) = state.translators.get(&pid) {
             return Some(refusal(found.what));
         }
-        match state.late.get(&pid)? {
+        match *state.late.get(&pid)? {
             Late::Never => {
                 Some("it ended before it had probes: nothing that it allocated is counted".to_owned())
             }
-            Late::Since(at) if *at > since_ns => Some(format!(
+            Late::Since { at_ns, .. } if at_ns > since_ns => Some(format!(
                 "its first {:.1} ms are not counted: it had probes from then on",
-                (at - since_ns) as f64 / 1e6
+                (at_ns - since_ns) as f64 / 1e6
             )),
-            Late::Since(_) => None,
+            Late::Since { .. } => None,
         }
+    }
+
+    /// The same of all that began meanwhile.
+    pub fn all_gaps(&self) -> Option<String> {
+        let state = self.state();
+        let gap = |late: &Late| match *late {
+            Late::Since { begun_ns, at_ns } => Some(at_ns.saturating_sub(begun_ns)),
+            Late::Never => None,
+        };
+        let longest = state.late.values().filter_map(gap).max().unwrap_or_default();
+        let never = state.late.values().filter(|late| gap(late).is_none()).count();
+        (!state.late.is_empty()).then(|| {
+            format!(
+                "{} processes that began meanwhile had probes only from some time on, at most {:.1} ms after they began; \
+                 {never} of them ended before: their calls until then are not counted (--all-processes)",
+                state.late.len(),
+                longest as f64 / 1e6
+            )
+        })
     }
 
     /// Whether a process never had probes.

@@ -97,7 +97,8 @@ impl HeapWatch {
         match &event.op {
             VmOp::Fork { child_pid, child_mm, is_thread: false, .. } => {
                 // Most are known by now; not those of the time between the marks and the probes.
-                self.processes.seen_later(Newcomer::Forked { pid: *child_pid, parent: pid });
+                let (child, time_ns) = (*child_pid, event.time_ns);
+                self.processes.seen_later(Newcomer::Forked { pid: child, parent: pid, time_ns });
                 if self.combined.is_some() {
                     // Whose copies are whose only the kernel could know: the child starts with nothing.
                     self.heaps.exec(*child_pid, *child_mm);

@@ -80,7 +80,8 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
     let way = counter.way();
     drop(newcomers);
     detach(counter, args.verbose);
-    Ok(Counted { calls, of, placed, way, took, stacks: None, exit_code: end.exit_code() })
+    let (exit_code, gap) = (end.exit_code(), processes.all_gaps());
+    Ok(Counted { calls, of, placed, way, took, stacks: None, gap, exit_code })
 }
 
 /// Exits are held because whoever answers calls answers them, too; they go on at once.

@@ -37,6 +37,8 @@ struct Counted {
     took: Duration,
     /// Stacks and their calls, in the numbering of the selection.
     stacks: Option<StackCounts>,
+    /// What is not counted of processes that began meanwhile, in words.
+    gap: Option<String>,
     exit_code: u8,
 }
 
@@ -256,7 +258,7 @@ fn report(
         stacks,
         skipped: selection.summary.skipped.iter().map(|(skip, &count)| (skip.id(), count)).collect(),
         refused: refused.collect(),
-        notes: selection.notes,
+        notes: selection.notes.into_iter().chain(counted.gap).collect(),
     };
     (counts, selection.summary)
 }

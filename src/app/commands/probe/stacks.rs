@@ -122,7 +122,8 @@ struct Counting {
 impl Sink for Counting {
     fn event(&mut self, event: &VmEvent, _context: &mut Context<'_>) {
         if let VmOp::Fork { child_pid, is_thread: false, .. } = event.op {
-            self.processes.seen_later(Newcomer::Forked { pid: child_pid, parent: event.task.pid });
+            let (parent, time_ns) = (event.task.pid, event.time_ns);
+            self.processes.seen_later(Newcomer::Forked { pid: child_pid, parent, time_ns });
         }
     }
 
@@ -133,7 +134,8 @@ impl Sink for Counting {
 
 fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Counted, AppError> {
     let Placement { counter, placed, of, processes, _newcomers } = placement;
-    let counting = Rc::new(RefCell::new(Counting { stacks: Stacks::default(), processes }));
+    let counting =
+        Rc::new(RefCell::new(Counting { stacks: Stacks::default(), processes: Arc::clone(&processes) }));
     let mut pipeline = start.pipeline();
     pipeline.add_sink(counting.clone());
     let mut traced = start.run(pipeline, schedule(args), |session| {
@@ -164,7 +166,8 @@ fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Co
     };
     detach(counter, false);
     traced.detach_in_background();
-    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), exit_code: end.exit_code() })
+    let (exit_code, gap) = (end.exit_code(), processes.all_gaps());
+    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), gap, exit_code })
 }
 
 fn named(stacks: Stacks, pipeline: &mut Pipeline) -> Vec<StackCalls> {
