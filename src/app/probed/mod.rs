@@ -33,6 +33,8 @@ struct State {
     known: HashSet<Pid>,
     /// Processes that translate code.
     translators: HashMap<Pid, Translator>,
+    /// What was said of them: some execute several programs that do, one after the other.
+    said: HashSet<(Pid, &'static str)>,
     /// Processes that ran before they had probes.
     late: HashMap<Pid, Late>,
 }
@@ -132,7 +134,7 @@ impl ProbedProcesses {
                 }
             }
             Newcomer::Executed { pid, time_ns } => match program_of(pid) {
-                Some(Some(found)) => self.refuse(pid, found),
+                Some(Some(found)) => self.refuse(pid, found, &name_of(pid)),
                 Some(None) => self.enter(pid, Doing::RunsSince(time_ns)),
                 // It may not be read by this user, or it is gone.
                 None => self.members.remove(pid),
@@ -156,7 +158,7 @@ impl ProbedProcesses {
             return;
         }
         match program_of(tid) {
-            Some(Some(found)) => self.refuse(process_of(tid), found),
+            Some(Some(found)) => self.refuse(process_of(tid), found, &name_of(tid)),
             // A thread's number is no process'.
             Some(None) => self.enter(tid, Doing::Held),
             None => {}
@@ -194,7 +196,9 @@ impl ProbedProcesses {
         }
         let translates = self.state().translators.contains_key(&pid);
         match program {
-            Program::Translator(what) => self.refuse(pid, Translator { what, is_library: false }),
+            Program::Translator(what) => {
+                self.refuse(pid, Translator { what, is_library: false }, &hold::base_name(path));
+            }
             // The kernel's links are the first thread's, and another one that executes takes that one's place.
             Program::Native if pid == tid && !translates => self.enter(pid, Doing::Held),
             // It enters when it is known what runs (`begins`, `maps`).
@@ -207,7 +211,7 @@ impl ProbedProcesses {
         if let Some(what) = translators::of_library(name) {
             let pid = process_of(tid);
             if self.is_counted(pid) {
-                self.refuse(pid, Translator { what, is_library: true });
+                self.refuse(pid, Translator { what, is_library: true }, &name_of(pid));
             }
         } else if !self.members.has(tid) && process_of(tid) == tid {
             let is_library = self.state().translators.get(&tid).is_some_and(|found| found.is_library);
@@ -217,11 +221,15 @@ impl ProbedProcesses {
         }
     }
 
-    fn refuse(&self, pid: Pid, found: Translator) {
+    fn refuse(&self, pid: Pid, found: Translator, name: &str) {
         self.members.remove(pid);
-        let is_new = self.state().translators.insert(pid, found).is_none();
+        let is_new = {
+            let mut state = self.state();
+            state.translators.insert(pid, found);
+            state.said.insert((pid, found.what))
+        };
         if is_new {
-            say(format_args!("{} (pid {pid}): {}", name_of(pid), refusal(found.what)));
+            say(format_args!("{name} (pid {pid}): {}", refusal(found.what)));
         }
     }
 
