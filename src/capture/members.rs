@@ -11,7 +11,7 @@
 use super::heap::attach::{ProbeError, Way};
 use crate::model::Pid;
 use crate::sys::file::raise_descriptor_limit;
-use crate::sys::pidfd;
+use crate::sys::{pidfd, task};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::collections::HashMap;
@@ -162,6 +162,18 @@ impl Members {
             let _ = self.ends.delete(member.pidfd.as_fd());
         }
         gone.into_iter().for_each(|member| let_go(member.links));
+    }
+
+    /// The same, and does not wait for it: what matters is that the kernel begins at once.
+    pub fn begin_to_remove(&self, pid: Pid) {
+        let Some(member) = self.state().members.remove(&pid) else { return };
+        let _ = self.ends.delete(member.pidfd.as_fd());
+        let urgent = move || {
+            task::run_before_others();
+            drop(member.links);
+        };
+        // Without a thread, they go now.
+        let _ = std::thread::Builder::new().name("probes".to_owned()).spawn(urgent);
     }
 
     /// A process has ended: nobody waits until the kernel has let go of its probes.

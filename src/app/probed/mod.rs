@@ -134,10 +134,14 @@ impl ProbedProcesses {
                 }
             }
             Newcomer::Executed { pid, time_ns } => match program_of(pid) {
-                Some(Some(found)) => self.refuse(pid, found, &name_of(pid)),
+                Some(Some(found)) => {
+                    // It runs already: others wait for their turn behind this.
+                    self.members.begin_to_remove(pid);
+                    self.refuse(pid, found, &name_of(pid));
+                }
                 Some(None) => self.enter(pid, Doing::RunsSince(time_ns)),
                 // It may not be read by this user, or it is gone.
-                None => self.members.remove(pid),
+                None => self.members.begin_to_remove(pid),
             },
         }
     }
