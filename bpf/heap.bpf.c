@@ -39,6 +39,9 @@ enum vmaudit_heap_rule_kind rule_kind_type = 0;
 #include "heap_entry.h"
 #include "heap_return.h"
 
+#define IS_COUNTED(task) (bpf_task_storage_get(&threads, task, 0, 0) != 0)
+#include "newcomers.h"
+
 /* Uprobes' programs are preempted: preempt.h. */
 
 static __noinline int unpreempted_entry(struct pt_regs *ctx)

@@ -192,4 +192,7 @@ FOLLOW_PROGRAMS()
 FOLLOW_PROGRAMS(_spare)
 FOLLOW_PROGRAMS(_spare2)
 
+#define IS_COUNTED(task) is_marked(mark_of(task))
+#include "newcomers.h"
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -15,6 +15,7 @@ mod live_events;
 mod moment;
 mod options;
 mod output;
+mod probed;
 mod recorded;
 mod recorded_names;
 mod rule_files;

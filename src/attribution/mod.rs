@@ -29,7 +29,7 @@ pub use gone::categories_of_gone;
 pub use rules::data::{DataRules, Knob, Mapped, Named, Query, TableRule, each_once, parse as parse_rules};
 pub use rules::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
-    own_blocks, place_option,
+    own_blocks, place_option, translators,
 };
 
 use crate::ledger::{Origin, Reconciled};

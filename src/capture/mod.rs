@@ -7,6 +7,8 @@ mod config;
 pub mod heap;
 pub mod kernel_types;
 mod managed;
+pub mod members;
+pub mod newcomers;
 pub mod nothing;
 pub mod notify;
 mod object;

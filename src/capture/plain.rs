@@ -6,7 +6,7 @@ use super::bpf::skel::types::{
 };
 use super::heap::skel::types::{
     block_key, vmaudit_heap_brief, vmaudit_heap_rule, vmaudit_heap_rule_key, vmaudit_heap_site,
-    vmaudit_heap_site_key,
+    vmaudit_heap_site_key, vmaudit_newcomer,
 };
 use super::preload::layout::Hello;
 use std::mem::size_of;
@@ -41,6 +41,7 @@ plain! {
     vmaudit_heap_site_key = 32,
     vmaudit_heap_site = 64,
     block_key = 16,
+    vmaudit_newcomer = 16,
     // In preload/area.rs, of the same kind.
     Hello = 56,
 }

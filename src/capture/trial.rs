@@ -3,6 +3,7 @@
 
 use super::bpf::{self, Entering, TouchConfig, tracepoints};
 use super::heap::{self, HeapConfig, Kind};
+use super::members::Reach;
 use super::refusal::{listen, refused};
 use super::uprobe::{self, CallCounter, CounterConfig, Way};
 use super::{CaptureConfig, CaptureError};
@@ -47,13 +48,13 @@ fn load_mappings(command: &'static str, config: &CaptureConfig) -> LoadTrial {
 
 /// Each way of probing for exact counts; for the others the first of these that works for them, too.
 fn heaps() -> Vec<LoadTrial> {
-    let exact = HeapConfig { stack_bytes: STACK_BYTES, ..HeapConfig::default() };
+    let exact = HeapConfig { stack_bytes: STACK_BYTES, newcomers: true, ..HeapConfig::default() };
     let load = |command, config: &HeapConfig, kind: Kind| {
         let trial = LoadTrial { command, object: heap::OBJECT, way: kind.name(), ..LoadTrial::default() };
         load_each(
             trial,
             || heap::prepare(None, config, kind),
-            |skel| heap::prober(&skel, None, kind).map(drop),
+            |skel| heap::prober(&skel, Reach::Members, kind).map(drop),
         )
     };
     let mut trials: Vec<LoadTrial> = Kind::ALL.into_iter().map(|kind| load("heap", &exact, kind)).collect();
@@ -68,11 +69,17 @@ fn heaps() -> Vec<LoadTrial> {
 }
 
 fn probes() -> Vec<LoadTrial> {
-    let config =
-        CounterConfig { functions: 1, only_marked: true, follow_forks: true, stacks: None, way: None };
+    let config = CounterConfig {
+        functions: 1,
+        only_marked: true,
+        follow_forks: true,
+        reach: Reach::Members,
+        stacks: None,
+        way: None,
+    };
     let load = |command, with_stacks, way: Way| {
         let trial = LoadTrial { command, object: uprobe::OBJECT, way: way.name(), ..LoadTrial::default() };
-        let try_out = |skel| CallCounter::of(skel, (way, 1)).map(drop);
+        let try_out = |skel| CallCounter::of(skel, &config, way).map(drop);
         load_each(trial, || uprobe::prepare(&config, (way, with_stacks)), try_out)
     };
     let mut trials: Vec<LoadTrial> = Way::ALL.into_iter().map(|way| load("probe", false, way)).collect();

@@ -114,6 +114,13 @@ pub struct HeapArgs {
     #[arg(long)]
     pub no_follow_forks: bool,
 
+    /// Place probes in every process of the machine that maps the allocator's file, not only in those that are counted
+    ///
+    /// Then children of -p are counted from their first instruction on. Each call of every other program costs a breakpoint,
+    /// and programs that translate code (qemu-user, valgrind, DynamoRIO) end with SIGTRAP.
+    #[arg(long, conflicts_with_all = ["arm", "arenas", "runtime", "no_follow_forks"])]
+    pub all_processes: bool,
+
     /// Address space layout randomisation of the command
     #[arg(long, value_enum, default_value_t = Aslr::Keep, value_name = "MODE", conflicts_with_all = ["pids", "container", "cgroup"])]
     pub aslr: Aslr,
@@ -155,6 +162,9 @@ impl HeapArgs {
     /// Options that contradict each other, in words.
     pub fn check(&self) -> Result<(), String> {
         let format = name(self.format);
+        if self.all_processes && self.method == Method::Preload {
+            return Err("--all-processes is about uprobes: --method preload has no probes".to_owned());
+        }
         if self.arenas && !matches!(self.format, HeapFormat::Text | HeapFormat::Json) {
             return Err(format!("--arenas has no stacks: -f {format} is about stacks (text, json)"));
         }
@@ -249,6 +259,8 @@ mod tests {
             &["-p", "7", "--runtime", "-f", "heaptrack"],
             &["-p", "7", "--runtime", "--sample", "4k"],
             &["--runtime", "--", "ls"],
+            &["--all-processes", "--method", "preload", "--", "ls"],
+            &["-p", "7", "--all-processes", "--no-follow-forks"],
         ] {
             let error = parse(bad).expect_err(&format!("{bad:?}"));
             assert!(error.contains("--"), "{error}");

@@ -19,7 +19,7 @@ pub enum ProbeWay {
 
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "vmaudit probe [OPTIONS] --lib LIB --match REGEX -- CMD…\n       vmaudit probe [OPTIONS] --lib LIB --match REGEX -p PID\n       vmaudit probe [OPTIONS] --lib LIB --match REGEX"
+    override_usage = "vmaudit probe [OPTIONS] --lib LIB --match REGEX -- CMD…\n       vmaudit probe [OPTIONS] --lib LIB --match REGEX -p PID\n       vmaudit probe [OPTIONS] --lib LIB --match REGEX --all-processes"
 )]
 pub struct ProbeArgs {
     /// A library by name (`libc.so.6`), found as ld.so finds it, a program on the PATH, or a path; with -p
@@ -31,10 +31,16 @@ pub struct ProbeArgs {
     #[arg(long = "match", value_name = "REGEX")]
     pub pattern: String,
 
-    /// Count the calls of this process and of those that it starts, until it ends or Ctrl-C. Without it
-    /// and without CMD: of all processes
+    /// Count the calls of this process and of those that it starts, until it ends or Ctrl-C
     #[arg(short, long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "command")]
     pub pid: Option<i32>,
+
+    /// Place probes in every process of the machine that maps the file; without -p and CMD, count the calls of all of them
+    ///
+    /// Each call of every other program costs a breakpoint, and programs that translate code (qemu-user, valgrind, DynamoRIO)
+    /// end with SIGTRAP. With -p, children are then counted from their first instruction on.
+    #[arg(long, conflicts_with = "no_follow_forks")]
+    pub all_processes: bool,
 
     /// Also print the callers: each distinct stack with its calls (with -p or CMD)
     #[arg(long)]
@@ -59,8 +65,7 @@ pub struct ProbeArgs {
     #[command(flatten)]
     pub sample: StackArgs,
 
-    /// Count the command or process alone, not the processes that it starts; with -p others are then not
-    /// slowed down
+    /// Count the command or process alone, not the processes that it starts
     #[arg(long)]
     pub no_follow_forks: bool,
 

@@ -25,6 +25,8 @@ pub struct Watched {
     pub probed: Vec<(String, usize)>,
     /// What the kernel said to probes that it refused.
     pub refused: Vec<String>,
+    /// It never had probes.
+    pub unprobed: bool,
     /// `uprobe session`.
     pub way: &'static str,
     pub test: TestCall,
@@ -82,7 +84,9 @@ pub fn why(process: &HeapProcess, watched: &Watched) -> NothingSeen {
         (1, _) => "; it freed a block, so it did allocate".to_owned(),
         (frees, _) => format!("; it freed {} blocks, so it did allocate", thousands(frees)),
     };
-    let (reason, why) = if watched.probed.is_empty() && !watched.refused.is_empty() {
+    let (reason, why) = if watched.unprobed {
+        ("not-probed", "it had no probes (see what is said of it above)".to_owned())
+    } else if watched.probed.is_empty() && !watched.refused.is_empty() {
         ("refused", format!("the kernel refused the probes: {}", watched.refused.join("; ")))
     } else if watched.probed.is_empty() {
         (
@@ -126,7 +130,7 @@ pub fn why(process: &HeapProcess, watched: &Watched) -> NothingSeen {
 
 /// It is certain that there was something to see.
 pub fn is_failure(nothing: &NothingSeen) -> bool {
-    let proven = nothing.allocator_bytes + nothing.frees > 0;
+    let proven = nothing.allocator_bytes + nothing.frees > 0 && nothing.reason != "not-probed";
     proven || matches!(nothing.reason.as_str(), "refused" | "probes-do-not-work")
 }
 

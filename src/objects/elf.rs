@@ -3,7 +3,9 @@
 
 use super::bytes::{ObjectError, ReadAt, read_exact};
 use goblin::container::{Container, Ctx, Endian};
-use goblin::elf::header::{EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL, Header, machine_to_str};
+use goblin::elf::header::{
+    EM_386, EM_AARCH64, EM_ARM, EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL, Header, machine_to_str,
+};
 use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHF_COMPRESSED, SHT_NOBITS, SHT_NOTE, SectionHeader};
 
@@ -15,7 +17,7 @@ const MAX_NAMES: u64 = 8 << 20;
 const MAX_SECTION_NAME: usize = 256;
 const MAX_NOTE: u64 = 64 << 10;
 
-const EHDR: usize = 64;
+pub const EHDR: usize = 64;
 const PHDR: usize = 56;
 const SHDR: usize = 64;
 
@@ -231,6 +233,13 @@ pub fn foreign(head: &[u8]) -> String {
         }
         _ => "a damaged or truncated ELF file".to_owned(),
     }
+}
+
+/// Whether the processor itself executes a file with these first 64 bytes: one of its own, also of the 32-bit kind.
+pub fn runs_here(head: &[u8]) -> bool {
+    let machine = head.get(18..20).and_then(|half| half.try_into().ok()).map(u16::from_le_bytes);
+    let own = if cfg!(target_arch = "aarch64") { [EM_AARCH64, EM_ARM] } else { [EM_X86_64, EM_386] };
+    head.starts_with(b"\x7fELF") && machine.is_some_and(|machine| own.contains(&machine))
 }
 
 /// What a file is whose symbols have no address to probe, from its first 64 bytes.

@@ -7,6 +7,7 @@ mod attach {
     mod moment;
     mod programs;
 }
+mod bystanders;
 mod compare;
 mod diff {
     mod command;

@@ -158,7 +158,8 @@ fn a_signal_to_stop_while_attaching_gives_a_report() {
         &["events", "-p", &pid],
         &["probe", "--lib", "libc.so.6", "--match", "^malloc$", "-p", &pid],
         &["probe", "--stacks", "--lib", "libc.so.6", "--match", "^malloc$", "-p", &pid],
-        &["probe", "--lib", "libc.so.6", "--match", "^malloc$"],
+        // No other process calls it.
+        &["probe", "--all-processes", "--lib", "libc.so.6", "--match", "^fmtmsg$"],
     ] {
         let mut session = Session::start(words, |_| {});
         session.until_it_listens();

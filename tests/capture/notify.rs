@@ -92,7 +92,12 @@ fn probes_of_others_are_no_calls() {
         return skip("notify", "this libc's memfd_create and posix_fadvise need no single step");
     }
     let mut probes = Command::new(vmaudit());
-    probes.arg("probe").args(libc).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    probes
+        .args(["probe", "--all-processes"])
+        .args(libc)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut probes = Guard(probes.spawn().expect("vmaudit starts"));
     // cat calls posix_fadvise before it reads.
     let is_probed = || {

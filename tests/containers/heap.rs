@@ -58,7 +58,8 @@ fn children_and_what_docker_exec_starts_are_counted() {
     };
     // Before: in no figure.
     talk.send("h");
-    let watching = Watching::target(Command::new(vmaudit()).args(["heap", "--container", &name]));
+    let watching =
+        Watching::target(Command::new(vmaudit()).args(["heap", "--all-processes", "--container", &name]));
     talk.send("h");
     talk.send("c");
     let mut entered = Talk::start(docker.command().args(["exec", "-i", &name, APP])).expect("docker exec");

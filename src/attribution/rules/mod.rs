@@ -32,6 +32,7 @@ mod sbcl;
 mod shared;
 mod svm;
 mod tcmalloc;
+pub mod translators;
 mod v8;
 mod valgrind;
 

@@ -33,7 +33,7 @@ const OWN: AddrRange = AddrRange { start: Addr(0x10_0000_0000), end: Addr(0x1000
 pub struct ValgrindRule;
 
 /// `memcheck-amd64-linux`.
-fn is_tool(module: &str) -> bool {
+pub(super) fn is_tool(module: &str) -> bool {
     module.ends_with("-linux") && TOOLS.iter().any(|tool| module.starts_with(tool))
 }
 

@@ -1,27 +1,29 @@
 //! Placing the probes, from any thread: system calls on descriptors, and nothing of libbpf's.
 //!
-//! A probe belongs to a file, not to a process: it can be placed before the file is mapped anywhere, and is
-//! there in every process that maps it (the BPF programs select the traced ones).
+//! A probe belongs to a file, not to a process: it can be placed before the file is mapped anywhere. In whose address space
+//! it is then, [`Members`] says.
 
 use super::ProbeFunction;
+use crate::capture::members::{Members, Site};
 use crate::model::Pid;
 use crate::sys::perf;
 use libbpf_rs::libbpf_sys;
+use nix::errno::Errno;
 use std::ffi::CString;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How functions are probed, by what the kernel can do.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(in crate::capture) enum Way {
     /// Linux 6.13: entry and return of many functions at once, the return only where requested.
     Session(OwnedFd),
     /// Linux 6.6: entries of many functions at once, and returns.
-    Multi { entries: OwnedFd, returns: OwnedFd },
+    Multi { entries: OwnedFd, returns: Option<OwnedFd> },
     /// One by one.
-    Single { entry: OwnedFd, leave: OwnedFd, kind: PerfUprobe },
+    Single { entry: OwnedFd, leave: Option<OwnedFd>, kind: PerfUprobe },
 }
 
 /// As /sys/bus/event_source/devices/uprobe has it.
@@ -64,104 +66,33 @@ pub struct ProbesPlaced {
 /// Places probes. Dropped, they are gone.
 #[derive(Debug)]
 pub struct Prober {
-    pub(super) way: Way,
+    pub(super) members: Arc<Members>,
     /// The table `functions`.
     pub(super) table: OwnedFd,
-    /// Only this process is probed; its children are not.
-    pub(super) only: Option<Pid>,
-    pub(super) state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct State {
-    links: Vec<OwnedFd>,
-    next: u32,
+    /// The number that the next function gets.
+    pub(super) next: Mutex<u32>,
 }
 
 /// Of the kernel side's table.
 pub(super) const MAX_FUNCTIONS: u32 = super::skel::types::vmaudit_heap_limit::VMAUDIT_HEAP_FUNCTIONS.0;
 
-impl From<u32> for State {
-    /// Numbers begin with `next`.
-    fn from(next: u32) -> State {
-        State { links: Vec::new(), next }
-    }
-}
-
 impl Way {
     pub(super) fn try_clone(&self) -> io::Result<Way> {
+        let copy = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
         Ok(match self {
             Way::Session(program) => Way::Session(program.try_clone()?),
             Way::Multi { entries, returns } => {
-                Way::Multi { entries: entries.try_clone()?, returns: returns.try_clone()? }
+                Way::Multi { entries: entries.try_clone()?, returns: copy(returns)? }
             }
             Way::Single { entry, leave, kind } => {
-                Way::Single { entry: entry.try_clone()?, leave: leave.try_clone()?, kind: *kind }
+                Way::Single { entry: entry.try_clone()?, leave: copy(leave)?, kind: *kind }
             }
         })
     }
-}
-
-impl Prober {
-    /// Probes functions of a file.
-    ///
-    /// # Errors
-    /// When there are too many, or the table cannot be written. A function that the kernel refuses is
-    /// no error ([`ProbesPlaced::refused`]).
-    pub fn place(&self, request: Request<'_>) -> Result<ProbesPlaced, ProbeError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = state.next;
-        let count = request.functions.len() as u32;
-        if count > MAX_FUNCTIONS - first {
-            return Err(ProbeError::TooMany(MAX_FUNCTIONS));
-        }
-        // Before the probes: the program reads it at the first hit.
-        for (index, (_, function)) in (first..).zip(request.functions) {
-            self.write(index, function).map_err(ProbeError::Table)?;
-        }
-        state.next += count;
-        let all: Vec<(u64, u64, bool)> = (first..)
-            .zip(request.functions)
-            .map(|(index, (offset, function))| (*offset, u64::from(index), function.needs_return()))
-            .collect();
-        let mut placed = ProbesPlaced { numbers: (first..first + count).map(Some).collect(), refused: None };
-        if !matches!(self.way, Way::Single { .. }) {
-            match self.link(request.file, &all) {
-                Ok(mut links) => {
-                    state.links.append(&mut links);
-                    return Ok(placed);
-                }
-                // One that cannot be probed spoils all.
-                Err(_) if all.len() > 1 => {}
-                Err(error) => {
-                    placed.numbers.fill(None);
-                    placed.refused = Some(error);
-                    return Ok(placed);
-                }
-            }
-        }
-        for (one, number) in all.iter().zip(&mut placed.numbers) {
-            match self.link(request.file, std::slice::from_ref(one)) {
-                Ok(mut links) => state.links.append(&mut links),
-                Err(error) => {
-                    *number = None;
-                    placed.refused = Some(error);
-                }
-            }
-        }
-        Ok(placed)
-    }
-
-    /// Takes all probes away. That takes the kernel a while, which is not waited for.
-    pub fn remove(&self) {
-        let links = std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).links);
-        // Without a thread, they go now.
-        let _ = std::thread::Builder::new().name("probes".to_owned()).spawn(move || drop(links));
-    }
 
     /// Whether the kernel knows this way: it refuses a folder after everything else was to its liking.
-    pub(super) fn try_out(&self) -> io::Result<()> {
-        let (program, attach) = match &self.way {
+    pub(in crate::capture) fn try_out(&self) -> io::Result<()> {
+        let (program, attach) = match self {
             Way::Session(program) => (program, Attach::Session),
             Way::Multi { entries, .. } => (entries, Attach::Entry),
             Way::Single { .. } => return Ok(()),
@@ -172,6 +103,93 @@ impl Prober {
             Err(error) => Err(error),
             Ok(_) => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Probes all, or none.
+    pub(in crate::capture) fn link(
+        &self,
+        path: &CString,
+        all: &[Site],
+        pid: Option<Pid>,
+    ) -> Result<Vec<OwnedFd>, ProbeError> {
+        let many = |program: &OwnedFd, functions: &[Site], attach: Attach| {
+            let request = Many { program: program.as_raw_fd(), path, pid, attach };
+            request.link(functions).map_err(ProbeError::Link)
+        };
+        match self {
+            Way::Session(program) => Ok(vec![many(program, all, Attach::Session)?]),
+            Way::Multi { entries, returns } => {
+                let with_return: Vec<_> = all.iter().copied().filter(|&(_, _, returns)| returns).collect();
+                let mut links = Vec::with_capacity(2);
+                // Returns first: an entry without its return would wait for it.
+                if let Some(returns) = returns.as_ref().filter(|_| !with_return.is_empty()) {
+                    links.push(many(returns, &with_return, Attach::Return)?);
+                }
+                links.push(many(entries, all, Attach::Entry)?);
+                Ok(links)
+            }
+            Way::Single { entry, leave, kind } => {
+                let mut links = Vec::new();
+                for &(offset, cookie, returns) in all {
+                    let single = Single { path, offset, cookie, kind: *kind, pid };
+                    if let Some(leave) = leave.as_ref().filter(|_| returns) {
+                        links.push(single.link(leave.as_raw_fd(), true)?);
+                    }
+                    links.push(single.link(entry.as_raw_fd(), false)?);
+                }
+                Ok(links)
+            }
+        }
+    }
+}
+
+impl ProbeError {
+    /// What the kernel answered.
+    pub(in crate::capture) fn errno(&self) -> Option<Errno> {
+        match self {
+            ProbeError::Link(source) | ProbeError::Perf(source) | ProbeError::Table(source) => {
+                source.raw_os_error().map(Errno::from_raw)
+            }
+            ProbeError::TooMany(_) => None,
+        }
+    }
+}
+
+impl Prober {
+    /// Probes functions of a file.
+    ///
+    /// # Errors
+    /// When there are too many, or the table cannot be written. A function that the kernel refuses is
+    /// no error ([`ProbesPlaced::refused`]).
+    pub fn place(&self, request: Request<'_>) -> Result<ProbesPlaced, ProbeError> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = *next;
+        let count = request.functions.len() as u32;
+        if count > MAX_FUNCTIONS - first {
+            return Err(ProbeError::TooMany(MAX_FUNCTIONS));
+        }
+        // Before the probes: the program reads it at the first hit.
+        for (index, (_, function)) in (first..).zip(request.functions) {
+            self.write(index, function).map_err(ProbeError::Table)?;
+        }
+        *next += count;
+        let sites: Vec<Site> = (first..)
+            .zip(request.functions)
+            .map(|(index, (offset, function))| (*offset, u64::from(index), function.needs_return()))
+            .collect();
+        let mut placed = ProbesPlaced { numbers: (first..first + count).map(Some).collect(), refused: None };
+        for (at, error) in self.members.place(request.file, sites).map_err(ProbeError::Link)? {
+            if let Some(number) = placed.numbers.get_mut(at) {
+                *number = None;
+            }
+            placed.refused = Some(error);
+        }
+        Ok(placed)
+    }
+
+    /// The processes that have the probes.
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
     }
 
     fn write(&self, index: u32, function: &ProbeFunction) -> io::Result<()> {
@@ -187,40 +205,6 @@ impl Prober {
             )
         };
         if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-failed)) }
-    }
-
-    /// Probes all, or none. (offset, cookie, return probe)
-    fn link(&self, file: BorrowedFd<'_>, all: &[(u64, u64, bool)]) -> Result<Vec<OwnedFd>, ProbeError> {
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-        let with_return: Vec<_> = all.iter().copied().filter(|&(_, _, returns)| returns).collect();
-        let many = |program: &OwnedFd, functions: &[(u64, u64, bool)], attach: Attach| {
-            let request = Many { program: program.as_raw_fd(), path: &path, pid: self.only, attach };
-            request.link(functions).map_err(ProbeError::Link)
-        };
-        match &self.way {
-            Way::Session(program) => Ok(vec![many(program, all, Attach::Session)?]),
-            Way::Multi { entries, returns } => {
-                let mut links = Vec::with_capacity(2);
-                // Returns first: an entry without its return would wait for it.
-                if !with_return.is_empty() {
-                    links.push(many(returns, &with_return, Attach::Return)?);
-                }
-                links.push(many(entries, all, Attach::Entry)?);
-                Ok(links)
-            }
-            Way::Single { entry, leave, kind } => {
-                let mut links = Vec::new();
-                let pid = self.only;
-                for &(offset, cookie, returns) in all {
-                    let single = Single { path: &path, offset, cookie, kind: *kind, pid };
-                    if returns {
-                        links.push(single.link(leave.as_raw_fd(), true)?);
-                    }
-                    links.push(single.link(entry.as_raw_fd(), false)?);
-                }
-                Ok(links)
-            }
-        }
     }
 }
 
@@ -241,7 +225,7 @@ pub(in crate::capture) struct Many<'a> {
 
 impl Many<'_> {
     /// Functions: file offset, cookie; whether their return is probed depends on `attach`.
-    pub(in crate::capture) fn link(&self, functions: &[(u64, u64, bool)]) -> io::Result<OwnedFd> {
+    pub(in crate::capture) fn link(&self, functions: &[Site]) -> io::Result<OwnedFd> {
         let offsets: Vec<libc::c_ulong> = functions.iter().map(|&(offset, _, _)| offset).collect();
         let cookies: Vec<u64> = functions.iter().map(|&(_, cookie, _)| cookie).collect();
         let mut options = libbpf_sys::bpf_link_create_opts {

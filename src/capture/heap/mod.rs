@@ -13,14 +13,16 @@ pub use counted::{Counted, SiteCounts, SiteKey};
 pub use function::{Action, ProbeFunction, Where};
 
 use super::bpf::counts::{self, Counts};
-use super::bpf::hooks::{CallHook, Moment, attach_functions, call_hooks};
+use super::bpf::hooks::{CallHook, Moment, attach_functions, attach_trace, call_hooks};
 use super::bpf::{Attached, BpfTracer, Shared, needs_spares};
+use super::members::{Members, Reach};
+use super::newcomers::{Newcomer, Watch};
 use super::viewer::set_viewer;
 use super::{CaptureError, object, refusal};
-use crate::model::Pid;
+use crate::sys::kernel;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::OpenSkel;
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::{Link, MapHandle, ProgramMut};
 use skel::types::vmaudit_heap_counter as Which;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -35,8 +37,12 @@ pub struct HeapConfig {
     pub stack_bytes: u64,
     /// Report an allocation of n bytes with probability 1 - exp(-n / this); None: all.
     pub sample: Option<u64>,
-    /// Only this process has probes: others are not slowed down, and children are not followed.
-    pub only: Option<Pid>,
+    /// Where breakpoints are.
+    pub reach: Reach,
+    /// How many processes there are to begin with; 0: not known.
+    pub processes: usize,
+    /// New processes and programs are reported ([`HeapTracer::watch_newcomers`]).
+    pub newcomers: bool,
     /// Count in the kernel, by stack ([`Counted`]).
     pub combined: bool,
     /// Which ways to try: for tests, and for kernels whose best one does not work.
@@ -74,8 +80,8 @@ pub struct HeapCounters {
 pub struct HeapTracer {
     skel: skel::HeapSkel<'static>,
     prober: Arc<Prober>,
-    /// The programs that report new address spaces to the heap's BPF programs.
-    _combined: Vec<Link>,
+    /// The programs that report new address spaces to the heap's BPF programs, and newcomers to vmaudit.
+    _tasks: Vec<Link>,
     /// The programs that do.
     spaces: Attached,
     counts: Counts,
@@ -91,11 +97,14 @@ impl HeapTracer {
     pub fn start(tracer: &BpfTracer, config: &HeapConfig) -> Result<HeapTracer, CaptureError> {
         let mut refused = Vec::new();
         let ways = match config.way {
+            AttachMethod::Best if config.processes > FEW && config.reach == Reach::Members => {
+                &[Kind::Multi, Kind::Single]
+            }
             AttachMethod::Best => &Kind::ALL[..],
             AttachMethod::Multi => &[Kind::Multi],
             AttachMethod::Single => &[Kind::Single],
         };
-        for &kind in ways {
+        for &kind in ways.iter().filter(|kind| kind.knows_processes() || config.reach != Reach::Members) {
             match load(tracer, config, kind) {
                 Ok(started) => return Ok(started),
                 Err(error) => refused.push((kind.name(), error)),
@@ -104,14 +113,22 @@ impl HeapTracer {
         Err(CaptureError::NoWay(refused))
     }
 
-    /// True where other processes that map a probed file pass an entry, and return as ever.
-    pub fn leaves_others_alone(&self) -> bool {
-        matches!(self.prober.way, Way::Session(_))
-    }
-
     /// What places the probes; usable from any thread.
     pub fn prober(&self) -> Arc<Prober> {
         Arc::clone(&self.prober)
+    }
+
+    /// Calls `tell`, in a thread of its own, for each process that a counted one forks and each program that one executes;
+    /// and lets go of the probes of processes that have ended.
+    ///
+    /// # Errors
+    /// When there can be no thread or ring for it.
+    pub fn watch_newcomers(
+        &self,
+        tell: impl FnMut(Newcomer) + Send + 'static,
+    ) -> Result<Watch, CaptureError> {
+        let map = MapHandle::try_from(&self.skel.maps.newcomers).map_err(CaptureError::Ring)?;
+        Watch::start(map, Arc::clone(&self.prober.members), tell)
     }
 
     /// The kernel's counts; of use with [`HeapConfig::combined`].
@@ -148,6 +165,12 @@ impl Kind {
     /// The best first.
     pub(super) const ALL: [Kind; 3] = [Kind::Session, Kind::Multi, Kind::Single];
 
+    /// Whether its links for one process see the calls of all its threads. Those of uprobe_multi saw the calls of the first
+    /// one alone until Linux 6.10 (46ba0e49b642, "fix multi-uprobe PID filtering logic").
+    pub(super) fn knows_processes(self) -> bool {
+        self != Kind::Multi || kernel::version() >= MULTI_BY_PROCESS
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Session => "uprobe session",
@@ -156,6 +179,12 @@ impl Kind {
         }
     }
 }
+
+/// The first Linux whose uprobe_multi links know processes.
+pub(super) const MULTI_BY_PROCESS: (u32, u32) = (6, 10);
+/// With more processes, links of sessions would cost more: at each call, each one that is not the caller's would have the
+/// return probed, too (kernel/events/uprobes.c, handler_chain).
+const FEW: usize = 4;
 
 /// bpf/heap.bpf.c.
 pub(super) const OBJECT: &str = "heap";
@@ -192,6 +221,9 @@ pub(super) fn prepare(
     if config.sample.is_none() {
         open.maps.sampled.set_max_entries(1).map_err(CaptureError::Load)?;
     }
+    if !config.newcomers {
+        open.maps.newcomers.set_max_entries(NO_RING).map_err(CaptureError::Load)?;
+    }
     if !config.combined {
         open.maps.blocks.set_max_entries(1).map_err(CaptureError::Load)?;
     }
@@ -205,6 +237,9 @@ pub(super) fn prepare(
                 name => spares || !name.contains("_spare"),
             };
             program.set_autoload(config.combined && here);
+        }
+        if name.starts_with("newcomer_") {
+            program.set_autoload(config.newcomers && (spares || !name.contains("_spare")));
         }
     }
     match shared {
@@ -271,34 +306,39 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
             links.append(&mut spaces.attach(programs, attach)?);
         }
     }
-    let prober = Arc::new(prober(&skel, config.only, kind)?);
+    if config.newcomers {
+        let progs = &skel.progs;
+        for programs in [
+            [&progs.newcomer_fork, &progs.newcomer_fork_spare, &progs.newcomer_fork_spare2],
+            [&progs.newcomer_exec, &progs.newcomer_exec_spare, &progs.newcomer_exec_spare2],
+        ] {
+            links.append(&mut spaces.attach(&programs, attach_trace)?);
+        }
+    }
+    let prober = Arc::new(prober(&skel, config.reach, kind)?);
     let counts = Counts::of::<skel::types::vmaudit_heap_counts>(&skel.maps.heap_counters)?;
-    Ok(HeapTracer { skel, prober, _combined: links, spaces, counts, attached: kind.name() })
+    Ok(HeapTracer { skel, prober, _tasks: links, spaces, counts, attached: kind.name() })
 }
 
 /// What places the probes, if the kernel knows this way of placing them.
-pub(super) fn prober(
-    skel: &skel::HeapSkel<'_>,
-    only: Option<Pid>,
-    kind: Kind,
-) -> Result<Prober, CaptureError> {
+pub(super) fn prober(skel: &skel::HeapSkel<'_>, reach: Reach, kind: Kind) -> Result<Prober, CaptureError> {
     let progs = &skel.progs;
     let way = match kind {
         Kind::Session => Way::Session(handle(&progs.heap_session)?),
         Kind::Multi => {
             let (entries, returns) = (handle(&progs.heap_entries)?, handle(&progs.heap_returns)?);
-            Way::Multi { entries, returns }
+            Way::Multi { entries, returns: Some(returns) }
         }
         Kind::Single => {
             let (entry, leave) = (handle(&progs.heap_entry)?, handle(&progs.heap_return)?);
             let kind = PerfUprobe::find().ok_or(CaptureError::NoUprobes)?;
-            Way::Single { entry, leave, kind }
+            Way::Single { entry, leave: Some(leave), kind }
         }
     };
     let table = skel.maps.functions.as_fd().try_clone_to_owned().map_err(CaptureError::Uprobes)?;
-    let prober = Prober { way, table, only, state: Default::default() };
-    prober.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(prober)
+    way.try_out().map_err(CaptureError::Uprobes)?;
+    let members = Members::new(way, reach).map_err(CaptureError::Uprobes)?;
+    Ok(Prober { members: Arc::new(members), table, next: Default::default() })
 }
 
 fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {

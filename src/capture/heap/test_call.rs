@@ -1,10 +1,11 @@
 //! Whether probes work on this kernel at all: a child of vmaudit's calls a function of vmaudit's own that is
 //! probed as the allocators' are. Done where nothing else was seen.
 
-use super::attach::{MAX_FUNCTIONS, Prober, State};
+use super::attach::{MAX_FUNCTIONS, Prober};
 use super::{Action, HeapTracer, ProbeFunction, Request, Where};
 use crate::capture::CaptureError;
 use crate::capture::bpf::BpfTracer;
+use crate::capture::members::{Members, Reach};
 use crate::sys::{pidfd, poll};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -12,6 +13,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2, write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// Returns its first argument.
 #[cfg(target_arch = "x86_64")]
@@ -73,12 +75,14 @@ impl HeapTracer {
         let failed = |errno: Errno| CaptureError::Uprobes(errno.into());
         let pidfd = pidfd::open(child).map_err(failed)?;
         tracer.add_target(child, pidfd.as_fd())?;
+        let way = self.prober.members.way().try_clone().map_err(CaptureError::Uprobes)?;
+        let members = Members::new(way, Reach::Members).map_err(CaptureError::Uprobes)?;
+        members.enter(child);
         let prober = Prober {
-            way: self.prober.way.try_clone().map_err(CaptureError::Uprobes)?,
+            members: Arc::new(members),
             table: self.prober.table.try_clone().map_err(CaptureError::Uprobes)?,
-            only: None,
             // The last number: whatever is probed later has others.
-            state: State::from(MAX_FUNCTIONS - 1).into(),
+            next: (MAX_FUNCTIONS - 1).into(),
         };
         let function = ProbeFunction {
             size: Where::Argument(1),

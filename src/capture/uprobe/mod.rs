@@ -11,13 +11,19 @@ pub use place::{CountersPlaced, PlaceError, Refused};
 use super::bpf::counts::{self, Counts};
 use super::bpf::hooks;
 use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, needs_spares, own_pid_namespace};
-use super::heap::attach::PerfUprobe;
+use super::heap::MULTI_BY_PROCESS;
+use super::heap::attach::{self, PerfUprobe};
+use super::members::{Members, Reach};
+use super::newcomers::{Newcomer, Watch};
 use super::viewer::set_viewer;
 use super::{CaptureError, object, refusal};
+use crate::sys::kernel;
 use libbpf_rs::skel::OpenSkel;
-use libbpf_rs::{Link, MapCore, MapFlags};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How many functions are probed at most where each needs a probe, and a descriptor, of its own.
@@ -56,6 +62,8 @@ pub struct CounterConfig<'a> {
     pub only_marked: bool,
     /// Children of marked processes are marked.
     pub follow_forks: bool,
+    /// Where breakpoints are.
+    pub reach: Reach,
     /// Where stacks go; they are not sent without.
     pub stacks: Option<(&'a BpfTracer, u64)>,
     /// None: the best that the kernel knows.
@@ -71,9 +79,8 @@ pub struct CallCounter {
     tasks: Attached,
     /// None where the tracer of mappings follows processes.
     own: Option<Counts>,
-    probes: Vec<OwnedFd>,
+    members: Arc<Members>,
     way: Way,
-    perf: Option<PerfUprobe>,
     functions: usize,
 }
 
@@ -87,8 +94,11 @@ impl CallCounter {
             Some(way) => vec![way],
             None => Way::ALL.to_vec(),
         };
+        // One way is left in any case: its error says what is missing.
+        let knows_processes = |way: &Way| *way == Way::Single || kernel::version() >= MULTI_BY_PROCESS;
+        let is_fit = |way: &Way| config.reach == Reach::AllProcesses || knows_processes(way);
         let mut refused = Vec::new();
-        for way in ways {
+        for way in ways.into_iter().filter(is_fit) {
             match load(config, way) {
                 Ok(counter) => return Ok(counter),
                 Err(error) => refused.push((way.name(), error)),
@@ -142,10 +152,27 @@ impl CallCounter {
         self.tasks.missed()
     }
 
+    /// The processes that have the probes.
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    /// As [`super::heap::HeapTracer::watch_newcomers`].
+    ///
+    /// # Errors
+    /// When there can be no thread or ring for it.
+    pub fn watch_newcomers(
+        &self,
+        tell: impl FnMut(Newcomer) + Send + 'static,
+    ) -> Result<Watch, CaptureError> {
+        let map = MapHandle::try_from(&self.skel.maps.newcomers).map_err(CaptureError::Ring)?;
+        Watch::start(map, Arc::clone(&self.members), tell)
+    }
+
     /// Takes the probes away; returns how long that took.
-    pub fn detach(&mut self) -> Duration {
+    pub fn detach(&self) -> Duration {
         let begun = Instant::now();
-        self.probes.clear();
+        self.members.clear_now();
         begun.elapsed()
     }
 }
@@ -193,8 +220,16 @@ pub(super) fn prepare(
             let needed = own_marks && (config.follow_forks || name.starts_with("follow_exec"));
             program.set_autoload(needed && (spares || !name.contains("_spare")));
         }
+        if name.starts_with("newcomer_") {
+            program.set_autoload(reports_newcomers(config) && (spares || !name.contains("_spare")));
+        }
     }
     Ok(open)
+}
+
+/// Those of marked processes alone, and only where breakpoints are not everywhere.
+fn reports_newcomers(config: &CounterConfig<'_>) -> bool {
+    config.only_marked && config.follow_forks && config.reach == Reach::Members
 }
 
 /// With stacks, the tracer of mappings marks.
@@ -215,7 +250,16 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
             links.append(&mut tasks.attach(programs, hooks::attach_trace)?);
         }
     }
-    let mut counter = CallCounter::of(skel, (way, config.functions))?;
+    if reports_newcomers(config) {
+        let progs = &skel.progs;
+        for programs in [
+            [&progs.newcomer_fork, &progs.newcomer_fork_spare, &progs.newcomer_fork_spare2],
+            [&progs.newcomer_exec, &progs.newcomer_exec_spare, &progs.newcomer_exec_spare2],
+        ] {
+            links.append(&mut tasks.attach(&programs, hooks::attach_trace)?);
+        }
+    }
+    let mut counter = CallCounter::of(skel, config, way)?;
     if keeps_own_marks(config) {
         counter.own = Some(Counts::of::<skel::types::vmaudit_counts>(&counter.skel.maps.counters)?);
     }
@@ -226,31 +270,31 @@ impl CallCounter {
     /// If the kernel knows this way of placing probes.
     pub(super) fn of(
         skel: skel::ProbeSkel<'static>,
-        (way, functions): (Way, usize),
+        config: &CounterConfig<'_>,
+        way: Way,
     ) -> Result<CallCounter, CaptureError> {
-        let perf = match way {
-            Way::Multi => None,
-            Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
+        let program = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(CaptureError::Uprobes);
+        let link = match way {
+            Way::Multi => {
+                attach::Way::Multi { entries: program(skel.progs.probed_many.as_fd())?, returns: None }
+            }
+            Way::Single => {
+                let kind = PerfUprobe::find().ok_or(CaptureError::NoUprobes)?;
+                attach::Way::Single { entry: program(skel.progs.probed_one.as_fd())?, leave: None, kind }
+            }
         };
-        let counter = CallCounter {
+        let members = |link: attach::Way| -> io::Result<Members> {
+            link.try_out()?;
+            Members::new(link, config.reach)
+        };
+        Ok(CallCounter {
+            members: Arc::new(members(link).map_err(CaptureError::Uprobes)?),
             skel,
             _links: Vec::new(),
             tasks: Attached::default(),
             own: None,
-            probes: Vec::new(),
             way,
-            perf,
-            functions,
-        };
-        counter.try_out().map_err(CaptureError::Uprobes)?;
-        Ok(counter)
-    }
-
-    /// The program that probes run.
-    fn program(&self) -> BorrowedFd<'_> {
-        match self.way {
-            Way::Multi => self.skel.progs.probed_many.as_fd(),
-            Way::Single => self.skel.progs.probed_one.as_fd(),
-        }
+            functions: config.functions,
+        })
     }
 }

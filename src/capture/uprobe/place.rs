@@ -1,7 +1,8 @@
 //! Placing the probes, and finding out which functions the kernel refuses.
 
 use super::{CallCounter, MAX_MULTI, MAX_SINGLE, Way};
-use crate::capture::heap::attach::{Attach, Many, ProbeError, Single};
+use crate::capture::heap::attach::ProbeError;
+use crate::capture::members::Site;
 use crate::model::Pid;
 use memmap2::{Mmap, MmapOptions};
 use std::collections::HashSet;
@@ -50,16 +51,11 @@ fn is_general(error: &io::Error) -> bool {
 
 impl CallCounter {
     /// Probes functions of a file by their file offsets; the place in the list is the function's index.
-    /// With `only`, other processes have no probes, and children neither.
+    /// Processes have them that have entered ([`CallCounter::members`]), and those that will.
     ///
     /// # Errors
     /// When there are too many, or the kernel refuses for a reason that is none of the functions'.
-    pub fn place(
-        &mut self,
-        file: BorrowedFd<'_>,
-        offsets: &[u64],
-        only: Option<Pid>,
-    ) -> Result<CountersPlaced, PlaceError> {
+    pub fn place(&self, file: BorrowedFd<'_>, offsets: &[u64]) -> Result<CountersPlaced, PlaceError> {
         let (requested, most) = match self.way {
             Way::Multi => (offsets.len(), MAX_MULTI),
             Way::Single => (offsets.len(), MAX_SINGLE),
@@ -71,33 +67,34 @@ impl CallCounter {
         }
         // Digits only: no NUL to fail on.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-        let functions: Vec<(u64, u64, bool)> =
+        let functions: Vec<Site> =
             offsets.iter().zip(0..).map(|(&offset, index)| (offset, index, false)).collect();
         let begun = Instant::now();
         let mut placed = CountersPlaced::default();
         let accepted = match (self.way, map(file)) {
             (Way::Multi, Some(_mapped)) => self.accepted(&path, functions, &mut placed)?,
-            _ => vec![functions],
+            _ => functions,
         };
-        let links = self.bisect(&path, only, (accepted, false), &mut placed)?;
-        self.probes.extend(links);
+        placed.calls += 1;
+        let indices: Vec<usize> = accepted.iter().map(|&(_, index, _)| index as usize).collect();
+        for (at, error) in self.members.place(file, accepted).map_err(PlaceError::Refused)? {
+            let error = plain(error);
+            if is_general(&error) {
+                return Err(PlaceError::Refused(error));
+            }
+            let index = indices.get(at).copied().unwrap_or_default();
+            placed.refused.push(Refused { index, errno: error.raw_os_error().unwrap_or(libc::EIO) });
+        }
         placed.refused.sort_by_key(|refused| refused.index);
         placed.took = begun.elapsed();
         Ok(placed)
     }
+}
 
-    /// Whether the kernel knows this way: it refuses a folder after everything else was to its liking.
-    pub(super) fn try_out(&self) -> io::Result<()> {
-        if self.way == Way::Single {
-            return Ok(());
-        }
-        let program = self.program().as_raw_fd();
-        let request = Many { program, path: &c"/".into(), pid: None, attach: Attach::Entry };
-        match request.link(&[(4096, 0, false)]) {
-            Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
-            Err(error) => Err(error),
-            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
-        }
+fn plain(error: ProbeError) -> io::Error {
+    match error {
+        ProbeError::Link(source) | ProbeError::Perf(source) | ProbeError::Table(source) => source,
+        ProbeError::TooMany(_) => io::ErrorKind::InvalidInput.into(),
     }
 }
 
@@ -108,9 +105,6 @@ fn map(file: BorrowedFd<'_>) -> Option<Mmap> {
     // file.
     unsafe { MmapOptions::new().map_copy_read_only(&file).ok() }
 }
-
-/// File offset, index, and whether its return is probed: never.
-type Function = (u64, u64, bool);
 
 /// A child that sleeps, with the mappings of this process. Dropped, it ends.
 struct Sleeper(Pid);
@@ -151,7 +145,7 @@ impl Drop for Sleeper {
 
 /// What a try at some functions came to.
 enum Tried {
-    CountersPlaced(OwnedFd),
+    CountersPlaced(Vec<OwnedFd>),
     /// One of them, or, where it is one, this one.
     Refused(i32),
     /// For a reason that is none of theirs.
@@ -163,7 +157,7 @@ enum Tried {
 const AT_ONCE: usize = 32;
 
 impl CallCounter {
-    /// The functions that the kernel does not refuse, in one group.
+    /// The functions that the kernel does not refuse.
     ///
     /// It checks an instruction only where the file is mapped: with no process yet, it would refuse silently
     /// later, and the function would seem never to be called. So a child of ours maps the file, and probes
@@ -171,12 +165,12 @@ impl CallCounter {
     fn accepted(
         &self,
         path: &CString,
-        functions: Vec<Function>,
+        functions: Vec<Site>,
         placed: &mut CountersPlaced,
-    ) -> Result<Vec<Vec<Function>>, PlaceError> {
+    ) -> Result<Vec<Site>, PlaceError> {
         let links = {
             let child = Sleeper::start().map_err(PlaceError::Refused)?;
-            self.bisect(path, Some(child.0), (vec![functions.clone()], true), placed)?
+            self.bisect(path, &child, functions.clone(), placed)?
         };
         std::thread::scope(|scope| {
             for link in links {
@@ -184,31 +178,28 @@ impl CallCounter {
             }
         });
         let refused: HashSet<u64> = placed.refused.iter().map(|refused| refused.index as u64).collect();
-        Ok(vec![functions.into_iter().filter(|(_, index, _)| !refused.contains(index)).collect()])
+        Ok(functions.into_iter().filter(|(_, index, _)| !refused.contains(index)).collect())
     }
 
     /// Places probes a group at once; of a group that is refused, each half, down to the one.
     fn bisect(
         &self,
         path: &CString,
-        only: Option<Pid>,
-        (groups, trial): (Vec<Vec<Function>>, bool),
+        child: &Sleeper,
+        functions: Vec<Site>,
         placed: &mut CountersPlaced,
     ) -> Result<Vec<OwnedFd>, PlaceError> {
         let mut links = Vec::new();
-        let mut waiting = match self.way {
-            Way::Multi => groups,
-            Way::Single => groups.into_iter().flatten().map(|function| vec![function]).collect(),
-        };
+        let mut waiting = vec![functions];
         waiting.retain(|group| !group.is_empty());
         while !waiting.is_empty() {
             let rest = waiting.split_off(waiting.len().min(AT_ONCE));
             let tried: Vec<Tried> = match waiting.as_slice() {
-                [only_one] => vec![self.try_group(path, only, (only_one, trial))],
+                [only_one] => vec![self.try_group(path, child, only_one)],
                 _ => std::thread::scope(|scope| {
                     let tries: Vec<_> = waiting
                         .iter()
-                        .map(|group| scope.spawn(|| self.try_group(path, only, (group, trial))))
+                        .map(|group| scope.spawn(|| self.try_group(path, child, group)))
                         .collect();
                     let broken = || Tried::General(io::ErrorKind::Other.into());
                     tries.into_iter().map(|each| each.join().unwrap_or_else(|_| broken())).collect()
@@ -218,7 +209,7 @@ impl CallCounter {
             let mut next = Vec::new();
             for (group, outcome) in std::mem::replace(&mut waiting, rest).into_iter().zip(tried) {
                 match (outcome, group.as_slice()) {
-                    (Tried::CountersPlaced(link), _) => links.push(link),
+                    (Tried::CountersPlaced(mut now), _) => links.append(&mut now),
                     (Tried::General(error), _) => return Err(PlaceError::Refused(error)),
                     (Tried::Refused(errno), [(_, index, _)]) => {
                         placed.refused.push(Refused { index: *index as usize, errno });
@@ -234,32 +225,12 @@ impl CallCounter {
         Ok(links)
     }
 
-    fn try_group(&self, path: &CString, pid: Option<Pid>, (group, trial): (&[Function], bool)) -> Tried {
-        let program = self.program().as_raw_fd();
-        let result = match (self.way, self.perf, group) {
-            (Way::Single, Some(kind), &[(offset, cookie, _)]) => {
-                let single = Single { path, offset, cookie, kind, pid };
-                single.link(program, false).map_err(|error| match error {
-                    ProbeError::Link(source) | ProbeError::Perf(source) | ProbeError::Table(source) => source,
-                    ProbeError::TooMany(_) => io::ErrorKind::InvalidInput.into(),
-                })
-            }
-            (Way::Single, ..) => Err(io::ErrorKind::InvalidInput.into()),
-            (Way::Multi, ..) => {
-                // An index that no table has: vmaudit's own calls meanwhile count nowhere.
-                let uncounted: Vec<Function>;
-                let functions = if trial {
-                    uncounted =
-                        group.iter().map(|&(offset, _, returns)| (offset, u64::MAX, returns)).collect();
-                    &uncounted
-                } else {
-                    group
-                };
-                Many { program, path, pid, attach: Attach::Entry }.link(functions)
-            }
-        };
-        match result {
-            Ok(link) => Tried::CountersPlaced(link),
+    fn try_group(&self, path: &CString, child: &Sleeper, group: &[Site]) -> Tried {
+        // An index that no table has: vmaudit's own calls meanwhile count nowhere.
+        let uncounted: Vec<Site> =
+            group.iter().map(|&(offset, _, returns)| (offset, u64::MAX, returns)).collect();
+        match self.members.way().link(path, &uncounted, Some(child.0)).map_err(plain) {
+            Ok(links) => Tried::CountersPlaced(links),
             Err(error) if is_general(&error) => Tried::General(error),
             Err(error) => Tried::Refused(error.raw_os_error().unwrap_or(libc::EIO)),
         }

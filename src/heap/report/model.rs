@@ -171,7 +171,7 @@ pub struct Own {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NothingSeen {
-    /// `not-called`, `not-counted`, `no-function`, `other-functions`, `refused`, `probes-do-not-work`.
+    /// `not-called`, `not-counted`, `no-function`, `other-functions`, `refused`, `not-probed`, `probes-do-not-work`.
     pub reason: String,
     /// In words.
     pub why: String,

@@ -1,6 +1,7 @@
 //! No privilege is lent: a user who may start a vmaudit whose file has capabilities gets nothing of a process
 //! that he could not inspect himself, and no file that he could not open. docs/security.md names these tests.
 
+use crate::support::breakpoints::changed_bytes;
 use crate::support::container::Talk;
 use crate::support::report::list;
 use crate::support::unprivileged::{
@@ -172,25 +173,19 @@ fn calls_of_a_setuid_program_are_not_reported() {
     assert!(said.contains("may not be inspected"), "{said}");
 }
 
+/// Others would pay for what the user does, or die of it.
 #[test]
-fn calls_of_other_users_are_not_counted() {
-    let name = "calls_of_other_users_are_not_counted";
+fn probes_in_all_processes_are_refused() {
+    let name = "probes_in_all_processes_are_refused";
     let Some(bench) = bench(name, DOCUMENTED) else { return };
-    let Some(secrets) = Secrets::new(name, &bench) else { return };
-    let count = |mut command: Command| {
-        command.args(["probe", "--match", "^secret_take$", "-f", "json", "--lib"]);
-        let (seen, said) = while_watching(command.arg(bench.path("libsecret.so")), |_| {
-            let own = secrets.line("ownprog", "own.txt", 5);
-            assert!(as_nobody(&[]).args(["sh", "-c", &own]).status().is_ok_and(|status| status.success()));
-            let roots = secrets.line("suidprog", "root.txt", 7);
-            assert!(as_nobody(&[]).args(["sh", "-c", &roots]).status().is_ok_and(|status| status.success()));
-        });
-        let counts: Value = serde_json::from_str(&seen).unwrap_or_else(|error| panic!("{error}: {said}"));
-        (counts["calls"].as_u64(), counts["of"].as_str().unwrap_or_default().to_owned())
-    };
-    assert_eq!(count(Command::new(vmaudit())), (Some(12), "all processes".to_owned()));
-    let limited = format!("all processes that uid {NOBODY} may inspect");
-    assert_eq!(count(bench.with(&[])), (Some(5), limited));
+    let probe = ["probe", "--all-processes", "--lib", "libc.so.6", "--match", "^malloc$"];
+    let command = [&probe[..], &["--", "/bin/true"]].concat();
+    let heap = ["heap", "--all-processes", "--", "/bin/true"];
+    for words in [&probe[..], &command, &heap] {
+        let (output, said) = finish(bench.with(&[]).args(words));
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains("in the processes of all users"), "{words:?}: {said}");
+    }
 }
 
 /// A process of the user's that hides something from the user's other processes, as ssh-agent does.
@@ -371,26 +366,30 @@ fn the_users_own_command_is_audited_exactly() {
     assert!(!said.contains("may not be inspected"), "{said}");
 }
 
-/// A return probe replaces return addresses in every process that maps the file, and C++ exceptions cannot
-/// pass it: only where the kernel checks first (uprobe sessions), or for one process.
+/// A return probe replaces return addresses, and C++ exceptions cannot pass it; each breakpoint costs. Other users' processes
+/// have neither, also those that map the same file.
 #[test]
-fn returns_in_others_processes_are_left_alone() {
-    let name = "returns_in_others_processes_are_left_alone";
+fn others_processes_have_no_breakpoints() {
+    let name = "others_processes_have_no_breakpoints";
     let Some(bench) = bench(name, DOCUMENTED) else { return };
-    let heap = |words: &[&str]| {
-        let mut heap = bench.with(&[]);
-        finish(
-            heap.env("VMAUDIT_UPROBES", "single")
-                .args(["heap", "--method", "uprobes"])
-                .args(words)
-                .args(["--", "/bin/true"]),
-        )
+    let libc = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
+    if !libc.exists() {
+        return skip(name, "no libc where it is expected");
+    }
+    let copy = bench.copy(libc, "libc.so.6", 0o755);
+    let library_path = format!("LD_LIBRARY_PATH={}", bench.path("").display());
+    let start = |command: &mut Command| {
+        Talk::start(command.args(["env", &library_path, "sh", "-c", "echo READY; read line"]))
+            .expect("a shell")
     };
-    let (output, said) = heap(&[]);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("also in those of others") && said.contains("--no-follow-forks"), "{said}");
-    if heap(&["--no-follow-forks"]).0.status.code() != Some(0) {
-        skip(name, "no single uprobes here: that half is left out");
+    let (own, roots) = (start(&mut as_nobody(&[])), start(&mut Command::new("setpriv")));
+    for way in ["best", "multi", "single"] {
+        let mut heap = bench.with(&[]);
+        heap.env("VMAUDIT_UPROBES", way).args(["heap", "-p", &pid_of(&own)]);
+        while_watching(&mut heap, |_| {
+            assert_ne!(changed_bytes(own.client.0.id(), &copy), 0, "{way}: nothing is probed");
+            assert_eq!(changed_bytes(roots.client.0.id(), &copy), 0, "{way}");
+        });
     }
 }
 

@@ -115,4 +115,8 @@ fn allocations_that_nobody_saw_are_a_failure() {
     let refused = why(&quiet, &refusals);
     assert_eq!((refused.reason.as_str(), is_failure(&refused)), ("refused", true));
     assert!(refused.why.contains("EPERM"), "{refused:?}");
+    // Nobody requested that it is seen.
+    let without = Watched { unprobed: true, ..watched(TestCall::Unseen, LIBC) };
+    let unprobed = why(&heap, &without);
+    assert_eq!((unprobed.reason.as_str(), is_failure(&unprobed)), ("not-probed", false));
 }

@@ -3,7 +3,6 @@
 mod arenas;
 mod combined;
 mod contexts;
-pub mod hold;
 mod preload;
 pub mod probes;
 mod report;

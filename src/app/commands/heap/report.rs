@@ -42,7 +42,10 @@ pub fn report(
     for ledger in heap.ended.iter().chain(living) {
         let known = heap.known.get(&ledger.pid).cloned().unwrap_or_default();
         let at = known.until_ns.unwrap_or(now);
-        let gaps = without_interpreted((requested, heap), &pipeline.managed, ledger.pid);
+        let mut gaps = without_interpreted((requested, heap), &pipeline.managed, ledger.pid);
+        if !known.attached {
+            gaps.extend(heap.processes.gap(ledger.pid, known.since_ns));
+        }
         let facts = HeapProcessFacts { container: requested.container.clone(), gaps, ..facts(&known, now) };
         pictures.push((facts, ledger.picture(heap.heaps.sites(), requested.filter, at)));
     }
@@ -126,6 +129,7 @@ pub fn explain_silence(
             allocators: report.allocators.clone(),
             probed: probed.into_iter().collect(),
             refused: heap.probes.refused(),
+            unprobed: heap.processes.had_none(process.pid),
             way,
             test: test.unwrap_or_default(),
             from_the_start,

@@ -3,7 +3,6 @@
 use super::arenas;
 use super::combined::Combined;
 use super::contexts::name_contexts;
-use super::hold::{self, HELD_CALLS};
 use super::preload;
 use super::probes::Probes;
 use super::report::{self, ReportOptions};
@@ -16,9 +15,13 @@ use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
+use crate::app::probed::hold::{self, HELD_CALLS};
+use crate::app::probed::{ProbedProcesses, warn_of_all_processes};
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{AttachMethod, HeapConfig, HeapTracer};
+use crate::capture::members::Reach;
+use crate::capture::newcomers::Watch;
 use crate::cli::{Backend, HeapArgs, Method};
 use crate::heap::describe::ContextLayout;
 use crate::heap::silence::TestCall;
@@ -26,7 +29,7 @@ use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::launch::{LaunchConfig, Prepared};
 use crate::model::Pid;
 use crate::model::sample;
-use crate::rights::{Use, viewer, with_lent};
+use crate::rights::{Use, with_lent};
 use crate::session::SessionError;
 use crate::session::audits::Audits;
 use crate::session::engine::End;
@@ -52,6 +55,9 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
         return preload::arm(folder.as_deref());
     }
     let to = super::output(args)?;
+    if args.all_processes {
+        warn_of_all_processes()?;
+    }
     if args.command.is_empty() {
         let whose = Whose::of(args)?;
         if args.arenas {
@@ -60,13 +66,18 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
         if args.runtime {
             return runtime::print((args, to), &whose.pids);
         }
-        return match preload::armed(args, &descriptions, &whose.pids)? {
+        let armed = match args.all_processes {
+            true => None,
+            false => preload::armed(args, &descriptions, &whose.pids)?,
+        };
+        return match armed {
             Some(armed) => preload::attach((args, to), &descriptions, (&whose, armed)),
             None => attach((args, to), descriptions, &whose),
         };
     }
     match (args.method, preload::unable(args, &descriptions)) {
         (Method::Uprobes, _) => {}
+        (Method::Auto, _) if args.all_processes => {}
         (Method::Preload, Some(why)) => return Err(AppError::Usage(format!("--method preload: {why}"))),
         (Method::Auto, Some(why)) => say(format_args!("counted by uprobes: {why}")),
         (Method::Auto | Method::Preload, None) => return preload::start((args, to), &descriptions),
@@ -86,6 +97,15 @@ fn options(args: &HeapArgs) -> TracerOptions {
     TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose, is_optional: false }
 }
 
+/// The processes that are counted.
+struct Counted {
+    main: Pid,
+    /// The only one, where those that it starts are not.
+    only: Option<Pid>,
+    /// How many there are to begin with.
+    count: usize,
+}
+
 /// What both ways have in common.
 struct Watcher<'a> {
     args: &'a HeapArgs,
@@ -93,6 +113,8 @@ struct Watcher<'a> {
     heap: HeapTracer,
     watch: Rc<RefCell<HeapWatch>>,
     probes: Arc<Probes>,
+    processes: Arc<ProbedProcesses>,
+    _newcomers: Option<Watch>,
     options: ReportOptions,
     layout: ContextLayout,
     record: Option<HeapRecord>,
@@ -109,13 +131,17 @@ impl<'a> Watcher<'a> {
     fn new(
         (args, to): (&'a HeapArgs, Output),
         tracer: &Tracer,
-        (descriptions, only): (Vec<Description>, Option<Pid>),
-        main: Pid,
+        descriptions: Vec<Description>,
+        whose: &Counted,
     ) -> Result<Watcher<'a>, AppError> {
+        let reach = if args.all_processes { Reach::AllProcesses } else { Reach::Members };
+        let newcomers = whose.only.is_none() && reach == Reach::Members;
         let config = HeapConfig {
             stack_bytes: args.stacks.stack_bytes,
             sample: Sampling::every(args.sample.unwrap_or(0)).mean(),
-            only,
+            reach,
+            processes: whose.count,
+            newcomers,
             combined: args.combined,
             way: match std::env::var("VMAUDIT_UPROBES").as_deref() {
                 Ok("multi") => AttachMethod::Multi,
@@ -126,36 +152,35 @@ impl<'a> Watcher<'a> {
         let mappings = bpf_of(tracer)?;
         let heap = with_lent(Use::Placing, || HeapTracer::start(mappings, &config))
             .map_err(|error| explained(error, args.verbose))?;
-        if viewer().is_some() && only.is_none() && !heap.leaves_others_alone() {
-            return Err(AppError::Usage(
-                "on this kernel (before Linux 6.13) the return from a probed function is changed in every process \
-                 that maps the file, also in those of others: name one process (-p PID --no-follow-forks, or \
-                 --no-follow-forks -- CMD), or sudo vmaudit heap …"
-                    .to_owned(),
-            ));
-        }
+        let prober = heap.prober();
+        let processes = ProbedProcesses::new(prober.members(), whose.only);
+        let told = Arc::clone(&processes);
+        let watch = || heap.watch_newcomers(move |newcomer| told.seen(newcomer));
+        let watch = newcomers.then(|| with_lent(Use::Placing, watch)).transpose();
+        let _newcomers = watch.map_err(|error| explained(error, args.verbose))?;
         let options = ReportOptions {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
             combined: args.combined,
             start_ns: monotonic_ns(),
-            main: Cell::new(main),
+            main: Cell::new(whose.main),
             container: None,
         };
         let layouts = descriptions.iter().map(|each| each.context_layout);
         let layout = layouts.into_iter().find(|each| *each != ContextLayout::default()).unwrap_or_default();
-        let probes = Arc::new(Probes::new(heap.prober(), descriptions));
+        let probes = Arc::new(Probes::new(prober, descriptions));
         if args.verbose {
             say(format_args!("{} and {}", tracer.attached(), heap.attached));
         }
         let ledger =
             LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns: options.start_ns };
-        let mut watch = HeapWatch::new(ledger, Arc::clone(&probes));
+        let mut watch = HeapWatch::new(ledger, Arc::clone(&probes), Arc::clone(&processes));
         if args.combined {
             watch.combined = Some(Combined::new(heap.counted()?));
         }
-        let record = HeapRecord::begin(args, ("bpf", main))?;
-        Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, options, layout, record })
+        let record = HeapRecord::begin(args, ("bpf", whose.main))?;
+        let watch = Rc::new(RefCell::new(watch));
+        Ok(Watcher { args, to, heap, watch, probes, processes, _newcomers, options, layout, record })
     }
 
     fn say_probed(&self) {
@@ -200,8 +225,8 @@ impl<'a> Watcher<'a> {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
         }
         self.say_probed();
-        // Probes belong to files: vmaudit's own allocations would hit them while it makes the report.
-        self.heap.prober().remove();
+        // With --all-processes vmaudit's own allocations would hit them while it makes the report.
+        self.heap.prober().members().clear();
         let troubles = {
             let mut heap = self.watch.borrow_mut();
             heap.note_losses(self.heap.counters());
@@ -284,12 +309,13 @@ fn attach(
     whose: &Whose,
 ) -> Result<u8, AppError> {
     let start = whose.start(args, options(args))?;
-    // With children, and of several processes: probes are in every process that maps the file.
     let only = match start.processes() {
         [one] if args.no_follow_forks => Some(one.pid()),
         _ => None,
     };
-    let mut watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
+    let counted = Counted { main: start.main(), only, count: start.processes().len() };
+    let mut watcher = Watcher::new((args, to), &start.tracer, descriptions, &counted)?;
+    watcher.processes.admit(start.processes())?;
     watcher.options.container = whose.name();
     let traced = watcher.run(start)?;
     drop(watcher);
@@ -301,14 +327,16 @@ fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Res
     let config = LaunchConfig { calls: HELD_CALLS, ..LaunchConfig::default() };
     let mut start = command(args, config, options(args))?;
     let only = args.no_follow_forks.then_some(start.main());
-    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
+    let counted = Counted { main: start.main(), only, count: 1 };
+    let watcher = Watcher::new((args, to), &start.tracer, descriptions, &counted)?;
     if let Some(prepared) = start.prepared() {
+        watcher.processes.admit_command(prepared.pid(), prepared.file().as_deref())?;
         hold_code(prepared, &watcher);
     }
-    let probes = Arc::clone(&watcher.probes);
+    let (probes, processes) = (Arc::clone(&watcher.probes), Arc::clone(&watcher.processes));
     start.on_start(move |running| {
         if let Some(calls) = running.take_calls() {
-            hold::serve(calls, probes)
+            hold::serve(calls, processes, move |path, name| probes.cover_path(path, name))
                 .map_err(|source| SessionError::System { operation: "starting a thread", source })?;
         }
         Ok(None)
@@ -322,7 +350,7 @@ fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Res
 fn hold_code(prepared: &mut Prepared, watcher: &Watcher<'_>) {
     if let Err(error) = prepared.watch_calls() {
         say(format_args!(
-            "{error}\nlibraries are probed while they are used already: their first allocations are missed"
+            "{error}\nlibraries and children are probed while they run already: their first allocations are missed"
         ));
     }
     if let Some(path) = prepared.file() {

@@ -3,8 +3,10 @@
 use super::combined::Combined;
 use super::probes::Probes;
 use crate::app::heap::identity::{ProcessIdentity, read_known};
+use crate::app::probed::ProbedProcesses;
 use crate::capture::heap::HeapCounters;
 use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
+use crate::capture::newcomers::Newcomer;
 use crate::heap::{HeapLedger, Heaps, LedgerOptions};
 use crate::ledger::AddressSpaces;
 use crate::model::arenas::KnownBlock;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 pub struct HeapWatch {
     pub heaps: Heaps,
     pub probes: Arc<Probes>,
+    pub processes: Arc<ProbedProcesses>,
     pub known: IntMap<Pid, ProcessIdentity>,
     /// Those of processes that have ended.
     pub ended: Vec<HeapLedger>,
@@ -36,10 +39,11 @@ pub struct HeapWatch {
 }
 
 impl HeapWatch {
-    pub fn new(options: LedgerOptions, probes: Arc<Probes>) -> HeapWatch {
+    pub fn new(options: LedgerOptions, probes: Arc<Probes>, processes: Arc<ProbedProcesses>) -> HeapWatch {
         HeapWatch {
             heaps: Heaps::new(options),
             probes,
+            processes,
             known: IntMap::default(),
             ended: Vec::new(),
             combined: None,
@@ -92,6 +96,9 @@ impl HeapWatch {
         let pid = event.task.pid;
         match &event.op {
             VmOp::Fork { child_pid, child_mm, is_thread: false, .. } => {
+                // Most are known by now; not those of the time between the marks and the probes.
+                let (child, time_ns) = (*child_pid, event.time_ns);
+                self.processes.seen_later(Newcomer::Forked { pid: child, parent: pid, time_ns });
                 if self.combined.is_some() {
                     // Whose copies are whose only the kernel could know: the child starts with nothing.
                     self.heaps.exec(*child_pid, *child_mm);

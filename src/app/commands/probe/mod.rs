@@ -7,8 +7,12 @@ mod stacks;
 use crate::app::code_files::{self, CodeFile, pattern};
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, program};
+use crate::app::probed::{ProbedProcesses, warn_of_all_processes};
+use crate::capture::members::Reach;
+use crate::capture::newcomers::Watch;
 use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
+use crate::launch::Prepared;
 use crate::model::{Pid, ProbeCost, ProbeSite};
 use crate::objects::{ProbedEntry, probe_sites};
 use crate::render::probe::{
@@ -21,6 +25,7 @@ use crate::session::tracer::remedy::explained;
 use crate::sys::abi::ENOTSUPP;
 use select::{Selected, Selection};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What came of counting.
@@ -32,13 +37,23 @@ struct Counted {
     took: Duration,
     /// Stacks and their calls, in the numbering of the selection.
     stacks: Option<StackCounts>,
+    /// What is not counted of processes that began meanwhile, in words.
+    gap: Option<String>,
     exit_code: u8,
 }
 
 /// Counts; returns the exit code.
 pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     let filter = pattern(&args.pattern)?;
-    if args.stacks && args.pid.is_none() && args.command.is_empty() {
+    let is_named = args.pid.is_some() || !args.command.is_empty();
+    if !is_named && !args.all_processes && !args.stacks {
+        return Err(AppError::Usage(
+            "name a process (-p PID) or a command (-- CMD); --all-processes counts the calls of all processes, and puts \
+             breakpoints into every one of them that maps the file"
+                .to_owned(),
+        ));
+    }
+    if args.stacks && !is_named {
         return Err(AppError::Usage(
             "--stacks needs a process (-p PID) or a command: what is mapped where is followed of those only"
                 .to_owned(),
@@ -50,6 +65,9 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
         return Err(AppError::Usage(selection.why_none(&file, &args.pattern)));
     }
     let to = destination(args, &file)?;
+    if args.all_processes {
+        warn_of_all_processes()?;
+    }
     let counted = if args.stacks {
         stacks::count(args, &file, &selection)?
     } else {
@@ -95,6 +113,33 @@ fn start(config: &CounterConfig<'_>, verbose: bool) -> Result<CallCounter, AppEr
     with_lent(Use::Placing, || CallCounter::start(config)).map_err(|error| explained(error, verbose).into())
 }
 
+fn reach(args: &ProbeArgs) -> Reach {
+    if args.all_processes { Reach::AllProcesses } else { Reach::Members }
+}
+
+/// Which processes have the probes. Reports those that begin meanwhile, where they are followed, as long as the second is there.
+fn processes(
+    args: &ProbeArgs,
+    counter: &CallCounter,
+    main: Option<Pid>,
+) -> Result<(Arc<ProbedProcesses>, Option<Watch>), AppError> {
+    let processes = ProbedProcesses::new(counter.members(), main.filter(|_| args.no_follow_forks));
+    let told = Arc::clone(&processes);
+    let watch = || counter.watch_newcomers(move |newcomer| told.seen(newcomer));
+    let followed = main.is_some() && !args.no_follow_forks && !args.all_processes;
+    let watch = followed.then(|| with_lent(Use::Placing, watch)).transpose();
+    Ok((processes, watch.map_err(|error| explained(error, args.verbose))?))
+}
+
+/// Has the calls held that begin processes and programs. Where that cannot be, their first calls are not counted.
+fn hold_calls(prepared: &mut Prepared) {
+    if let Err(error) = prepared.watch_calls() {
+        say(format_args!(
+            "{error}\nchildren are probed while they run already: their first calls are missed"
+        ));
+    }
+}
+
 /// As [`CallCounter::mark`].
 fn mark(counter: &CallCounter, (pid, pidfd): (Pid, BorrowedFd<'_>), at_exec: bool) -> Result<(), AppError> {
     Ok(with_lent(Use::Placing, || counter.mark(pid, pidfd, at_exec))?)
@@ -102,9 +147,8 @@ fn mark(counter: &CallCounter, (pid, pidfd): (Pid, BorrowedFd<'_>), at_exec: boo
 
 /// Places the probes, and says so.
 fn place(
-    counter: &mut CallCounter,
+    counter: &CallCounter,
     (file, selection): (&CodeFile, &Selection),
-    only: Option<Pid>,
     verbose: bool,
 ) -> Result<CountersPlaced, AppError> {
     let Some(fd) = file.object.raw_fd() else {
@@ -119,7 +163,7 @@ fn place(
     let entries: Vec<ProbedEntry> = selection.functions.iter().map(entry).collect();
     let sites = probe_sites(&file.object, &entries);
     let offsets: Vec<u64> = entries.iter().zip(&sites).map(|(entry, site)| site.of(entry.offset)).collect();
-    let placed = with_lent(Use::Placing, || counter.place(fd, &offsets, only))?;
+    let placed = with_lent(Use::Placing, || counter.place(fd, &offsets))?;
     if verbose {
         let is_refused = |index| placed.refused.iter().any(|refused| refused.index == index);
         let stepped = |(index, site): &(usize, &ProbeSite)| {
@@ -140,7 +184,7 @@ fn place(
 }
 
 /// Removes the probes; in the background unless the time is printed.
-fn detach(mut counter: CallCounter, verbose: bool) {
+fn detach(counter: CallCounter, verbose: bool) {
     if verbose {
         say(format_args!("probes taken away in {:.1?}", counter.detach()));
     } else {
@@ -214,7 +258,7 @@ fn report(
         stacks,
         skipped: selection.summary.skipped.iter().map(|(skip, &count)| (skip.id(), count)).collect(),
         refused: refused.collect(),
-        notes: selection.notes,
+        notes: selection.notes.into_iter().chain(counted.gap).collect(),
     };
     (counts, selection.summary)
 }

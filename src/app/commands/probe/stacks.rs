@@ -1,33 +1,36 @@
 //! Counting with stacks: the tracer of mappings runs as well, because a stack is unwound by what is mapped at
 //! that time.
 
-use super::counting::{launch, of_command};
+use super::counting::{launch, of_command, serve};
 use super::select::Selection;
-use super::{Counted, detach, mark, place, start, way};
+use super::{Counted, detach, hold_calls, mark, place, processes, reach, start, way};
 use crate::app::code_files::CodeFile;
 use crate::app::conclude;
 use crate::app::error::AppError;
+use crate::app::probed::ProbedProcesses;
 use crate::capture::CaptureConfig;
+use crate::capture::newcomers::{Newcomer, Watch};
 use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced};
 use crate::cli::{Backend, ProbeArgs};
-use crate::launch::LaunchConfig;
-use crate::model::StackId;
+use crate::launch::Process;
+use crate::model::{StackId, VmEvent, VmOp};
 use crate::render::probe::{StackCalls, StackCounts};
 use crate::report::named_stack;
 use crate::session::engine::{NEVER, Schedule};
 use crate::session::pipeline::Pipeline;
 use crate::session::say::say;
-use crate::session::sink::Sink;
+use crate::session::sink::{Context, Sink};
 use crate::session::start::Start;
 use crate::session::targets::pidfd;
-use crate::session::tracer::{Tracer, TracerOptions, WATCHED_CALLS};
+use crate::session::tracer::{Tracer, TracerOptions};
 use crate::symbolize::{Config, Symbolizer};
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Calls by function and stack.
@@ -59,6 +62,7 @@ fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCo
             functions,
             only_marked: true,
             follow_forks: !args.no_follow_forks,
+            reach: reach(args),
             stacks: Some((tracer, args.sample.stack_bytes)),
             way: way(args),
         },
@@ -67,25 +71,32 @@ fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCo
 }
 
 fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {
-    let config = LaunchConfig { calls: WATCHED_CALLS, ..launch(args) };
     let without_filter = "start it without vmaudit";
-    let start = Start::command(config, options(args), (None, without_filter, without_filter))?;
-    let mut counter = counter(args, &start.tracer, which.1.functions.len())?;
+    let mut start = Start::command(launch(args), options(args), (None, without_filter, without_filter))?;
+    let counter = counter(args, &start.tracer, which.1.functions.len())?;
+    let (processes, newcomers) = processes(args, &counter, Some(start.main()))?;
     mark(&counter, (start.main(), pidfd(start.main())?.as_fd()), true)?;
-    let placed = place(&mut counter, which, None, args.verbose)?;
+    if let Some(prepared) = start.prepared() {
+        processes.admit_command(prepared.pid(), prepared.file().as_deref())?;
+        hold_calls(prepared);
+    }
+    let placed = place(&counter, which, args.verbose)?;
     let of = of_command(args, start.main());
-    finish(args, start, Placement { counter, placed, of })
+    let served = Arc::clone(&processes);
+    start.on_start(move |running| serve(running, &served).map(|()| None));
+    finish(args, start, Placement { counter, placed, of, processes, _newcomers: newcomers })
 }
 
 fn attached(args: &ProbeArgs, pid: i32, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {
     let start = Start::running(&[pid], options(args))?;
-    let mut counter = counter(args, &start.tracer, which.1.functions.len())?;
+    let counter = counter(args, &start.tracer, which.1.functions.len())?;
     let process = start.processes().first();
-    let only = process.filter(|_| args.no_follow_forks).map(|process| process.pid());
+    let (processes, newcomers) = processes(args, &counter, process.map(Process::pid))?;
+    processes.admit(start.processes())?;
     let of =
         process.map_or_else(String::new, |process| format!("{} (pid {})", process.name(), process.pid()));
-    let placed = place(&mut counter, which, only, args.verbose)?;
-    finish(args, start, Placement { counter, placed, of })
+    let placed = place(&counter, which, args.verbose)?;
+    finish(args, start, Placement { counter, placed, of, processes, _newcomers: newcomers })
 }
 
 /// Nothing is examined: calls are counted, not mappings.
@@ -98,21 +109,33 @@ struct Placement {
     counter: CallCounter,
     placed: CountersPlaced,
     of: String,
+    processes: Arc<ProbedProcesses>,
+    _newcomers: Option<Watch>,
 }
 
 /// Counts calls by stack.
-#[derive(Default)]
-struct Counting(Stacks);
+struct Counting {
+    stacks: Stacks,
+    processes: Arc<ProbedProcesses>,
+}
 
 impl Sink for Counting {
+    fn event(&mut self, event: &VmEvent, _context: &mut Context<'_>) {
+        if let VmOp::Fork { child_pid, is_thread: false, .. } = event.op {
+            let (parent, time_ns) = (event.task.pid, event.time_ns);
+            self.processes.seen_later(Newcomer::Forked { pid: child_pid, parent, time_ns });
+        }
+    }
+
     fn probed(&mut self, call: &CapturedCall<'_>, stack: StackId) {
-        *self.0.entry((call.function, stack)).or_default() += 1;
+        *self.stacks.entry((call.function, stack)).or_default() += 1;
     }
 }
 
 fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Counted, AppError> {
-    let Placement { mut counter, placed, of } = placement;
-    let counting = Rc::new(RefCell::new(Counting::default()));
+    let Placement { counter, placed, of, processes, _newcomers } = placement;
+    let counting =
+        Rc::new(RefCell::new(Counting { stacks: Stacks::default(), processes: Arc::clone(&processes) }));
     let mut pipeline = start.pipeline();
     pipeline.add_sink(counting.clone());
     let mut traced = start.run(pipeline, schedule(args), |session| {
@@ -135,7 +158,7 @@ fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Co
             traced.counters.lost
         ));
     }
-    let stacks = std::mem::take(&mut counting.borrow_mut().0);
+    let stacks = std::mem::take(&mut counting.borrow_mut().stacks);
     let counted = StackCounts {
         calls: stacks.values().sum(),
         lost: calls.iter().sum::<u64>().saturating_sub(stacks.values().sum()),
@@ -143,7 +166,8 @@ fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Co
     };
     detach(counter, false);
     traced.detach_in_background();
-    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), exit_code: end.exit_code() })
+    let (exit_code, gap) = (end.exit_code(), processes.all_gaps());
+    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), gap, exit_code })
 }
 
 fn named(stacks: Stacks, pipeline: &mut Pipeline) -> Vec<StackCalls> {
