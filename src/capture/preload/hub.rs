@@ -45,25 +45,28 @@ pub struct Hub {
     silent: BTreeMap<u64, (OwnedFd, Instant)>,
     last: u64,
     settings: Settings,
-    /// The only processes that are counted; None: every process that comes.
-    only: Option<BTreeSet<Pid>>,
+    selection: Selection,
+}
+
+/// Which processes are let in.
+pub struct Selection {
+    /// The only ones; None: every process that comes.
+    pub only: Option<BTreeSet<Pid>>,
+    /// Why one of them is not counted.
+    pub refuses: fn(Pid) -> Option<String>,
 }
 
 impl Hub {
-    /// Lets in whom the endpoint leads here, and who is in `only`.
+    /// Lets in whom the endpoint leads here, of the selection.
     ///
     /// # Errors
     /// As epoll_create1(2).
-    pub fn new(
-        endpoint: Option<Endpoint>,
-        settings: Settings,
-        only: Option<BTreeSet<Pid>>,
-    ) -> io::Result<Hub> {
+    pub fn new(endpoint: Option<Endpoint>, settings: Settings, selection: Selection) -> io::Result<Hub> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         if let Some(endpoint) = &endpoint {
             epoll.add(endpoint.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, DOOR))?;
         }
-        Ok(Hub { epoll, endpoint, silent: BTreeMap::new(), last: DOOR, settings, only })
+        Ok(Hub { epoll, endpoint, silent: BTreeMap::new(), last: DOOR, settings, selection })
     }
 
     /// Who has begun, or why a process could not, once the time is over or somebody has come.
@@ -114,6 +117,9 @@ impl Hub {
         let is_known = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.knows(&hello.token));
         let is_welcome = is_known && pid > 0 && may(who.uid()) && self.is_selected(pid);
         is_welcome.then(|| {
+            if let Some(why) = (self.selection.refuses)(pid) {
+                return Err((pid, io::Error::other(why)));
+            }
             let arrival = self.begin(socket, pid, hello.forked == 1);
             arrival.map(|arrival| Arrival { control: hello.control, ..arrival }).map_err(|error| (pid, error))
         })
@@ -121,7 +127,7 @@ impl Hub {
 
     /// Whether a process is one of those that are counted.
     pub fn is_selected(&self, pid: Pid) -> bool {
-        self.only.as_ref().is_none_or(|only| only.contains(&pid))
+        self.selection.only.as_ref().is_none_or(|only| only.contains(&pid))
     }
 
     /// A process gets an area over a connection to it.

@@ -29,7 +29,7 @@ pub use area::{Area, Counted, RuleRequest, Settings};
 pub use armed::{Armed, Found, Unwilling};
 pub use blocks::CountedBlock;
 pub use endpoint::Endpoint;
-pub use hub::{Arrival, Hub};
+pub use hub::{Arrival, Hub, Selection};
 pub use layout::VARIABLE;
 pub use library::{Library, install, is_available, is_library};
 pub use stacks::{SharedStack, StackRead};

@@ -209,7 +209,8 @@ fn a_socket_of_another_user_is_not_believed() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
-    let library = armed_library(folder.path());
+    let own = tempfile::tempdir().expect("a folder");
+    let library = armed_library(own.path());
     let socket = folder.path().join("s");
     let script = format!(
         "import socket,sys\n\
@@ -332,6 +333,22 @@ fn children_that_have_changed_their_root_and_user_are_counted() {
         (&process["forked"], number(&process["totals"], "outstanding_bytes")),
         (&Value::Bool(true), 10_000)
     );
+}
+
+/// Under Valgrind nothing is counted, which is said, and its program runs as it does alone.
+#[test]
+fn what_translates_code_is_left_alone() {
+    if !Path::new("/usr/bin/valgrind").exists() {
+        return skip("what_translates_code_is_left_alone", "no valgrind");
+    }
+    let command = ["valgrind", "-q", "echo", "hello"];
+    let alone = watchdog::output(Command::new(command[0]).args(&command[1..]));
+    let mut heap = Command::new(vmaudit());
+    let output = watchdog::output(heap.args(["heap", "--as-root", "--method", "preload", "--"]).args(command));
+    let said = text(&output.stderr);
+    assert_eq!(output.stdout, alone.stdout, "{said}");
+    assert!(said.contains("Valgrind translates the program's code"), "{said}");
+    assert!(!said.contains("statically linked"), "{said}");
 }
 
 /// Two vmaudits want to count in one process: the second one is told, and takes nothing from the first.

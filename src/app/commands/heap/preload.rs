@@ -234,7 +234,7 @@ impl Watcher<'_> {
         match self.counting.why_nothing() {
             None => Ok(traced),
             Some(why) => Err(AppError::NothingSeen {
-                why: format!("{why}. With root's rights, --method uprobes needs no library"),
+                why,
             }),
         }
     }

@@ -46,7 +46,9 @@ impl Executed {
     pub fn say_uncounted(&self, report: &HeapReport) {
         let mut uncounted: BTreeMap<&str, usize> = BTreeMap::new();
         let counted = |pid: &Pid| report.processes.iter().any(|process| process.pid == *pid);
-        for (_, program) in self.programs.iter().filter(|(pid, _)| !counted(pid)) {
+        let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_unknown = |pid: &Pid| !counted(pid) && !heaps.refused.contains_key(pid);
+        for (_, program) in self.programs.iter().filter(|(pid, _)| is_unknown(pid)) {
             *uncounted.entry(program).or_default() += 1;
         }
         for (program, count) in uncounted {

@@ -16,7 +16,7 @@ use crate::session::pipeline::unwinder;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::pidfd;
 use crate::unwind::{ExecMapping, SpaceState, Unwinder};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -70,6 +70,8 @@ pub struct Preloaded {
     /// Of each file that was examined: a function of an allocator under other names than those that are
     /// counted.
     pub uncounted: HashMap<FileKey, Option<String>>,
+    /// Why processes could not begin, or are not counted.
+    pub refused: BTreeMap<Pid, String>,
     /// Processes that begin are woken, too.
     pub wakes_new: bool,
     /// They were running before: what they had allocated then is in no figure.
@@ -105,6 +107,7 @@ impl Preloaded {
             filter,
             descriptions,
             uncounted: HashMap::new(),
+            refused: BTreeMap::new(),
             wakes_new: false,
             attached: false,
             container: None,

@@ -14,7 +14,8 @@ pub use suits::{other_functions, unsuited};
 
 use super::mappings::compare;
 use super::{RowsBySite, symbolizer};
-use crate::capture::preload::{Armed, Endpoint, Hub, Library, Settings, VARIABLE, is_library};
+use crate::attribution::translators;
+use crate::capture::preload::{Armed, Endpoint, Hub, Library, Selection, Settings, VARIABLE, is_library};
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use crate::heap::{Description, Filter, LedgerOptions, Picture, Sampling, silence};
 use crate::launch::behind_sudo;
@@ -110,12 +111,19 @@ impl Entrance {
         let heaps = Arc::new(Mutex::new(heaps));
         let settings = Settings { sample: options.sample };
         let only = options.only.map(|only| only.into_iter().collect());
-        let service = Hub::new(endpoint, settings, only)
+        let service = Hub::new(endpoint, settings, Selection { only, refuses })
             .and_then(|hub| Service::start(&heaps, hub, armed, start_ns))
             .map_err(failed("starting a thread"))?;
         let executed = Rc::new(RefCell::new(Executed::new(Arc::clone(&heaps))));
         Ok(Counting { heaps, executed, _service: service, _library: library, main, start_ns, allocators })
     }
+}
+
+/// A translator's own code is what the library would count in, and its memory what it would walk.
+fn refuses(pid: Pid) -> Option<String> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let what = translators::of_program(&exe.file_name()?.to_string_lossy())?;
+    Some(format!("{what} translates the program's code: it is not counted (without it, it is)"))
 }
 
 fn failed(operation: &'static str) -> impl Fn(std::io::Error) -> SessionError {
@@ -172,13 +180,12 @@ impl Counting {
     }
 
     /// Why there is nothing of the command; None: there is.
-    pub fn why_nothing(&self) -> Option<&'static str> {
-        match self.heaps().has_any() || !self.executed.borrow().has(self.main) {
-            true => None,
-            false => Some(
-                "the library was not loaded: the dynamic loader ignores it, or could not open it (it says so then)",
-            ),
-        }
+    pub fn why_nothing(&self) -> Option<String> {
+        let not_loaded = "the library was not loaded: the dynamic loader ignores it, or could not open it (it says so \
+                          then). With root's rights, --method uprobes needs no library";
+        let heaps = self.heaps();
+        let is_missing = !heaps.has_any() && self.executed.borrow().has(self.main);
+        is_missing.then(|| heaps.refused.get(&self.main).map_or(not_loaded, String::as_str).to_owned())
     }
 
     /// Of a sample, what is not in it was not examined.

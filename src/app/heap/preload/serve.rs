@@ -231,6 +231,7 @@ impl Listening {
     }
 
     fn failed(&mut self, pid: Pid, why: &str) {
+        self.heaps.lock().unwrap_or_else(PoisonError::into_inner).refused.insert(pid, why.to_owned());
         self.failures += 1;
         if self.failures <= MOST_SAID {
             say(format_args!("process {pid} could not begin to count: {why}"));
