@@ -20,7 +20,7 @@ const MAX_DICTIONARY_KIB: u32 = 96 << 10;
 pub(super) fn read(object: &Object) -> Result<Option<Object>, ObjectError> {
     let Some(section) = object.layout().section(b".gnu_debugdata") else { return Ok(None) };
     let compressed = object.section_bytes(section)?;
-    let most = (compressed.len() as u64).saturating_mul(MAX_RATIO).max(ALWAYS).min(MAX_SIZE);
+    let most = (compressed.len() as u64).saturating_mul(MAX_RATIO).clamp(ALWAYS, MAX_SIZE);
     let mut bytes = Vec::new();
     let reader = XzReader::new_mem_limit(&compressed[..], false, MAX_DICTIONARY_KIB);
     reader.take(most + 1).read_to_end(&mut bytes).map_err(|_| ObjectError::Compression)?;
