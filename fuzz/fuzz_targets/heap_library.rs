@@ -10,36 +10,22 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::*;
 
 /// The library, but for its hooks and the allocator behind it.
+#[path = "../../preload"]
 mod library {
-    #[path = "../../../preload/area.rs"]
     pub mod area;
-    #[path = "../../../preload/blocks.rs"]
     pub mod blocks;
-    #[path = "../../../preload/interpreted.rs"]
     pub mod interpreted;
-    #[path = "../../../preload/math.rs"]
     pub mod math;
-    #[path = "../../../preload/memory.rs"]
     pub mod memory;
-    #[path = "../../../preload/pages.rs"]
     pub mod pages;
-    #[path = "../../../preload/samples.rs"]
     pub mod samples;
-    #[path = "../../../preload/search.rs"]
     pub mod search;
-    #[path = "../../../preload/setup.rs"]
     pub mod setup;
-    #[path = "../../../preload/shadow.rs"]
     pub mod shadow;
-    #[path = "../../../preload/socket.rs"]
     pub mod socket;
-    #[path = "../../../preload/stacks.rs"]
     pub mod stacks;
-    #[path = "../../../preload/sys.rs"]
     pub mod sys;
-    #[path = "../../../preload/thread.rs"]
     pub mod thread;
-    #[path = "../../../preload/walk.rs"]
     pub mod walk;
 
     pub extern "C" fn free_heeded() {}
@@ -77,7 +63,7 @@ mod library {
     }
 }
 
-use library::area::{BYTES, Bell, GENERATED, MAGIC, MODE_EXACT, MODE_SAMPLE, PARTS};
+use library::area::{BYTES, MAGIC, MODE_EXACT, MODE_SAMPLE, PARTS};
 use library::thread::{Thread, current};
 use library::walk::Registers;
 use library::{blocks, memory, samples, setup};
@@ -167,8 +153,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
     }
-    let _ = (GENERATED, size_of::<Bell>());
-    head.mode.store(0, Relaxed);
-    setup::retire(thread.slot);
     thread.leave();
+    // SAFETY: this is the only thread, and it has left its hook.
+    unsafe { memory::unmap() };
 });

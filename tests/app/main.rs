@@ -48,8 +48,8 @@ mod run {
 mod security {
     mod bombs;
     mod claims;
-    mod heap;
     mod files;
+    mod heap;
     mod lent;
 }
 mod snapshot {

@@ -147,6 +147,7 @@ impl Area {
 mod tests {
     use super::super::area::Settings;
     use super::*;
+    use crate::capture::preload::pages::STACKS;
     use std::os::unix::fs::FileExt;
 
     #[test]

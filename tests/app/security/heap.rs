@@ -344,7 +344,8 @@ fn what_translates_code_is_left_alone() {
     let command = ["valgrind", "-q", "echo", "hello"];
     let alone = watchdog::output(Command::new(command[0]).args(&command[1..]));
     let mut heap = Command::new(vmaudit());
-    let output = watchdog::output(heap.args(["heap", "--as-root", "--method", "preload", "--"]).args(command));
+    let output =
+        watchdog::output(heap.args(["heap", "--as-root", "--method", "preload", "--"]).args(command));
     let said = text(&output.stderr);
     assert_eq!(output.stdout, alone.stdout, "{said}");
     assert!(said.contains("Valgrind translates the program's code"), "{said}");

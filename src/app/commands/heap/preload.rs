@@ -233,9 +233,7 @@ impl Watcher<'_> {
         }
         match self.counting.why_nothing() {
             None => Ok(traced),
-            Some(why) => Err(AppError::NothingSeen {
-                why,
-            }),
+            Some(why) => Err(AppError::NothingSeen { why }),
         }
     }
 

@@ -231,7 +231,12 @@ impl Listening {
     }
 
     fn failed(&mut self, pid: Pid, why: &str) {
-        self.heaps.lock().unwrap_or_else(PoisonError::into_inner).refused.insert(pid, why.to_owned());
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        // A program that executes another one may be refused as both.
+        if heaps.refused.insert(pid, why.to_owned()).is_some_and(|known| known == why) {
+            return;
+        }
+        drop(heaps);
         self.failures += 1;
         if self.failures <= MOST_SAID {
             say(format_args!("process {pid} could not begin to count: {why}"));
