@@ -11,6 +11,7 @@ use crate::session::pipeline::Pipeline;
 use crate::session::record::Record;
 use crate::session::say::say;
 use crate::session::start::Traced;
+use crate::sys::file::{descriptor_limit, not_opened};
 use std::cell::RefCell;
 use std::time::Instant;
 
@@ -77,9 +78,22 @@ pub fn say_lost_tasks(count: u64) {
     }
 }
 
+/// What a low limit on open files has cost.
+fn say_not_opened() {
+    let count = not_opened();
+    if count > 0 {
+        say(format_args!(
+            "{count} times a file was not opened, because vmaudit may have {} open: stacks, names or mappings that it \
+             would give are missing (a higher limit: ulimit -n 1024)",
+            descriptor_limit()
+        ));
+    }
+}
+
 /// What the user should know about what was traced.
 pub fn warn(pipeline: &Pipeline, counters: Counters) {
     say_lost_tasks(counters.lost_tasks);
+    say_not_opened();
     if !pipeline.compat.is_empty() {
         let mut names: Vec<&str> = pipeline.compat.iter().map(String::as_str).take(3).collect();
         names.extend((pipeline.compat.len() > names.len()).then_some("…"));

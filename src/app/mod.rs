@@ -27,6 +27,7 @@ use crate::cli::{Cli, Command};
 use crate::launch::{behind_sudo, survive_file_limit};
 use crate::rights;
 use crate::session::SessionError;
+use crate::sys::file::raise_descriptor_limit;
 use clap::CommandFactory;
 
 /// Does what the command line says.
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         operation: "ignoring the signal of the limit on file sizes (SIGXFSZ)",
         source: errno.into(),
     })?;
+    raise_descriptor_limit();
     if let Some(folder) = cli.command.rules() {
         rule_files::read(folder)?;
     }

@@ -1,6 +1,7 @@
 //! The signals vmaudit takes while the target runs, through a signalfd.
 
 use super::error::TargetError;
+use crate::sys::file::restore_descriptor_limit;
 use crate::sys::poll::poll;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
@@ -56,8 +57,10 @@ pub fn block() -> Result<(SigSet, Before), Errno> {
 }
 
 impl Before {
-    /// For the child: what vmaudit was started with, but SIGPIPE, which Rust's runtime ignores.
+    /// For the child: what vmaudit was started with, but SIGPIPE, which Rust's runtime ignores; the limit on open
+    /// files, too.
     pub fn restore_in_child(&self) -> Result<(), Errno> {
+        restore_descriptor_limit()?;
         if FILE_LIMIT_ENDS.load(Ordering::Relaxed) {
             // SAFETY: no handler is installed.
             unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 
 mod code;
 mod generated;
+mod index;
 mod left;
 mod managed;
 mod packed;
@@ -13,6 +14,7 @@ mod packed;
 pub use code::{CodeAt, CodeFrame, CodeTables, FindCodeTables, GeneratedFunction};
 pub use generated::GENERATED;
 use generated::GeneratedNames;
+use index::NumberIndex;
 pub use left::{FindLeftStacks, FoundRuntime, LeftStackLayout, Running};
 pub use managed::{
     CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, ManagedEnd, ManagedFrame,
@@ -90,6 +92,10 @@ pub struct Stack {
     pub completeness: Completeness,
 }
 
+fn hash_of(frames: &[Frame], completeness: Completeness) -> u64 {
+    BuildIntHasher.hash_one((frames, completeness))
+}
+
 /// Each distinct module and stack once.
 #[derive(Default, Debug)]
 pub struct StackTable {
@@ -100,8 +106,7 @@ pub struct StackTable {
     frames: Vec<Frame>,
     frame_ids: IntMap<Frame, u32>,
     stacks: PackedStacks,
-    /// Numbers by hash of the frames, or by the next hash that is free.
-    by_hash: IntMap<u64, StackId>,
+    by_hash: NumberIndex,
     generated: GeneratedNames,
     /// What managed frames are shown as.
     places: Vec<SourcePlace>,
@@ -142,14 +147,14 @@ impl StackTable {
 
     /// The number of a stack, a new one if it was not seen before. Frames innermost first.
     pub fn intern_frames(&mut self, frames: &[Frame], completeness: Completeness) -> StackId {
-        let mut hash = BuildIntHasher.hash_one((frames, completeness));
-        while let Some(&id) = self.by_hash.get(&hash) {
-            let (numbers, kept) = self.frame_numbers(id);
+        let hash = hash_of(frames, completeness);
+        let is_same = |&number: &u32| {
+            let (numbers, kept) = self.frame_numbers(StackId(number));
             let same = |(number, frame): (u32, &Frame)| self.frames[number as usize] == *frame;
-            if kept == completeness && numbers.len() == frames.len() && numbers.zip(frames).all(same) {
-                return id;
-            }
-            hash = hash.wrapping_add(1);
+            kept == completeness && numbers.len() == frames.len() && numbers.zip(frames).all(same)
+        };
+        if let Some(known) = self.by_hash.candidates(hash).find(is_same) {
+            return StackId(known);
         }
         let id = StackId(self.stacks.len() as u32);
         let (known, ids) = (&mut self.frames, &mut self.frame_ids);
@@ -160,7 +165,12 @@ impl StackTable {
             })
         };
         self.stacks.push(frames.iter().map(number), completeness);
-        self.by_hash.insert(hash, id);
+        let (stacks, known) = (&self.stacks, &self.frames);
+        self.by_hash.insert(id.0, |number| {
+            let (numbers, completeness) = stacks.get(number as usize);
+            let frames: Vec<Frame> = numbers.map(|number| known[number as usize]).collect();
+            hash_of(&frames, completeness)
+        });
         id
     }
 

@@ -1,5 +1,6 @@
 //! Bytes of a file at an offset, and why they may not be had.
 
+use crate::sys::file::count_refusal;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -33,7 +34,14 @@ pub enum ObjectError {
     #[error("damaged compressed section")]
     Compression,
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for ObjectError {
+    fn from(error: io::Error) -> ObjectError {
+        count_refusal(&error);
+        ObjectError::Io(error)
+    }
 }
 
 impl ObjectError {

@@ -4,14 +4,14 @@ use super::bytes::ObjectError;
 use super::object::Object;
 use super::open::{OpenRequest, Opener, SystemOpener};
 use crate::model::{AddrRange, FileRef, ModuleInfo};
+use crate::sys::file::may_be_kept;
 use crate::sys::untrusted_open::Root;
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// Descriptors kept open at most; further files are closed once their unwind tables are read. The usual soft
-/// limit is 1024 (RLIMIT_NOFILE), and rings, maps and reports need some.
+/// Descriptors kept open at most; further files are closed once their unwind tables are read.
 const MAX_HELD: usize = 700;
 
 /// How often an unreadable file is tried again, through another process that has it mapped.
@@ -89,8 +89,8 @@ impl FileCache {
         };
         match self.open_with_room(request) {
             Ok(object) => {
-                if object.raw_fd().is_some() {
-                    if self.held < self.most_held {
+                if let Some(fd) = object.raw_fd() {
+                    if self.held < self.most_held && may_be_kept(fd) {
                         self.held += 1;
                     } else {
                         object.close_after_tables();

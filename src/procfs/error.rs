@@ -1,6 +1,7 @@
 //! What can go wrong while a process is read from outside.
 
 use crate::model::Pid;
+use crate::sys::file::count_refusal;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,7 @@ impl ObserveError {
     /// Sorts an I/O error on a file of `/proc/PID` by its meaning. ENOENT and ESRCH both mean
     /// that the task is gone: the first at lookup, the second once the directory is held open.
     pub(super) fn from_io(pid: Pid, operation: &'static str, path: &Path, source: io::Error) -> ObserveError {
+        count_refusal(&source);
         let path = path.to_path_buf();
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => ObserveError::Gone { pid, operation, path },

@@ -1,9 +1,13 @@
 //! Files of /proc and /sys, whose size stat(2) does not report, and the limit on open files.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::RawFd;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kernel writes most of them whole into a buffer of this size.
 const PAGE: usize = 4096;
@@ -37,12 +41,67 @@ pub fn read_at_most(opened: &File, size: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As many open files as the hard limit allows (RLIMIT_NOFILE). Where that is not enough, what needs them fails later,
-/// and says so.
+/// The limit on open files, soft and hard, from before it was raised.
+static LIMITS_BEFORE: OnceLock<(rlim_t, rlim_t)> = OnceLock::new();
+
+/// Allows as many open files as the hard limit does (RLIMIT_NOFILE). Where that is not enough, what needs them fails
+/// later, and [`not_opened`] counts it.
 pub fn raise_descriptor_limit() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        LIMITS_BEFORE.get_or_init(|| (soft, hard));
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
+}
+
+/// Sets the limit that this process was started with: for a program that it is about to execute. Async-signal-safe.
+///
+/// # Errors
+/// None in practice.
+pub fn restore_descriptor_limit() -> Result<(), Errno> {
+    LIMITS_BEFORE.get().map_or(Ok(()), |&(soft, hard)| setrlimit(Resource::RLIMIT_NOFILE, soft, hard))
+}
+
+/// How many files this process may have open (the soft RLIMIT_NOFILE).
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Whether a file may stay open. A new descriptor has the lowest number that is free: above half of the limit, the rest
+/// is left to what has to be kept, and to what is open for a moment.
+pub fn may_be_kept(fd: RawFd) -> bool {
+    number(fd) < descriptor_limit() / 2
+}
+
+/// As [`may_be_kept`], of what is of no use unless it stays open: only a few are left to what is open for a moment.
+///
+/// # Errors
+/// EMFILE, counted as a file that was not opened.
+pub fn has_to_be_kept(fd: RawFd) -> io::Result<()> {
+    const FOR_A_MOMENT: u64 = 6;
+    if number(fd).saturating_add(FOR_A_MOMENT) < descriptor_limit() {
+        return Ok(());
+    }
+    let error = io::Error::from_raw_os_error(libc::EMFILE);
+    count_refusal(&error);
+    Err(error)
+}
+
+fn number(fd: RawFd) -> u64 {
+    u64::try_from(fd).unwrap_or(u64::MAX)
+}
+
+static NOT_OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts an error of opening a file where the limit on open files is the reason.
+pub fn count_refusal(error: &io::Error) {
+    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+        NOT_OPENED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How often a file was not opened because of the limit on open files.
+pub fn not_opened() -> u64 {
+    NOT_OPENED.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

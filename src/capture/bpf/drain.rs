@@ -143,6 +143,11 @@ impl Drain {
         positions(&lock(&self.rings).calls).1
     }
 
+    /// How many of them were read.
+    pub(super) fn read(&self) -> u64 {
+        positions(&lock(&self.rings).calls).0
+    }
+
     /// As [`Queue::exchange`].
     pub(super) fn take(&self, calls: &mut Frames, touches: &mut Frames) -> Option<u64> {
         let until = lock(&self.queue).exchange(calls, touches)?;

@@ -9,6 +9,7 @@ mod known;
 mod mark;
 mod misses;
 mod queue;
+mod reader;
 pub(super) mod shared;
 pub mod skel;
 mod touches;
@@ -16,26 +17,22 @@ pub(super) mod tracepoints;
 
 pub use cgroups::Entering;
 pub use mark::MarkedThread;
+pub use reader::BpfReader;
 pub use touches::TouchConfig;
 
 pub(super) use hooks::needs_spares;
 pub(super) use misses::Attached;
 
 use crate::sys::abi::PID_NS_INIT_INO;
-use crate::sys::{pidfd, poll, task};
+use crate::sys::{pidfd, poll};
 use counts::Counts;
 use drain::{Drain, Drainer};
 use hooks::CallHook;
 use interpreters::InterpreterTable;
 use known::KnownTable;
-use queue::Frames;
-use touches::Touches;
 
 use super::viewer::set_viewer;
-use super::{
-    CaptureConfig, CaptureError, Counters, EventSource, Interpreters, KnownStacks, TouchCounters, arch,
-    object, refusal, wire,
-};
+use super::{CaptureConfig, CaptureError, Interpreters, KnownStacks, TouchCounters, arch, object, refusal};
 use libbpf_rs::libbpf_sys::{ring__consumer_pos, ring__producer_pos, ring_buffer__ring};
 use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, RingBuffer};
@@ -314,14 +311,7 @@ impl BpfTracer {
         let maps = &self.skel.maps;
         let touches = self.touch.then_some(&maps.touches);
         let drainer = Drainer::start(Drain::of(&maps.ring, touches, self.queue_bytes as usize)?)?;
-        Ok(BpfReader {
-            tracer: self,
-            drainer,
-            calls: Frames::default(),
-            touches: Touches::default(),
-            handle: Box::new(handle),
-            usual: None,
-        })
+        Ok(BpfReader::of(self, drainer, Box::new(handle)))
     }
 }
 
@@ -349,98 +339,6 @@ pub fn leave_to_a_child<T>(holds_descriptors: T) {
 
 fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureError {
     CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
-}
-
-/// What takes each record.
-type Handler<'a> = Box<dyn FnMut(&[u8]) + 'a>;
-
-/// Reads the rings of a [`BpfTracer`].
-pub struct BpfReader<'a> {
-    tracer: &'a BpfTracer,
-    drainer: Drainer,
-    /// Taken out of the queue, and not handled yet.
-    calls: Frames,
-    touches: Touches,
-    handle: Handler<'a>,
-    /// While there is much to do: the nice value from before.
-    usual: Option<i32>,
-}
-
-impl Drop for BpfReader<'_> {
-    fn drop(&mut self) {
-        self.hurry(false);
-    }
-}
-
-/// While there is much to do.
-const URGENT: i32 = -15;
-
-impl BpfReader<'_> {
-    /// With much to do, this thread goes before the targets, which would have still more for it.
-    fn hurry(&mut self, much: bool) {
-        match self.usual {
-            None if much => {
-                self.usual = Some(task::nice());
-                task::set_nice(URGENT);
-            }
-            Some(nice) if !much => {
-                self.usual = None;
-                task::set_nice(nice);
-            }
-            _ => {}
-        }
-    }
-
-    /// What was taken, in the order of time; false where `more` ended it.
-    fn handle_taken(&mut self, more: &mut dyn FnMut() -> bool) -> bool {
-        while more() {
-            let Some(record) = self.calls.next() else {
-                self.touches.due(&mut self.handle);
-                return true;
-            };
-            self.touches.up_to(wire::time_of(record).unwrap_or(0), &mut self.handle);
-            (self.handle)(record);
-        }
-        false
-    }
-}
-
-impl EventSource for BpfReader<'_> {
-    fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.drainer.drain.moved()
-    }
-
-    fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {
-        self.drainer.drain.clear_moved();
-        // What waits now, and not what comes meanwhile: a target may report faster than that is handled.
-        let goal = self.drainer.drain.written();
-        let mut reached = 0;
-        while self.handle_taken(more) && reached < goal.max(1) {
-            let drain = &self.drainer.drain;
-            reached = drain.drain()?;
-            let mut faults = Frames::default();
-            let Some(until) = drain.take(&mut self.calls, &mut faults) else { break };
-            self.touches.add(&mut faults, until);
-            self.hurry(self.calls.left() > self.tracer.queue_bytes as usize / 8);
-        }
-        Ok(())
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.tracer.has_hidden().then(super::viewer::hidden)
-    }
-
-    fn counters(&self) -> Result<Counters, CaptureError> {
-        let counts = &self.tracer.counts;
-        let missed = self.tracer.events.missed();
-        Ok(Counters {
-            seen: counts.sum(counter::SEEN) + missed,
-            known_stacks: counts.sum(counter::KNOWN_SENT),
-            without_stack: counts.sum(counter::EVENTS_WITHOUT_STACK) + self.drainer.drain.stripped(),
-            lost: counts.sum(counter::LOST_EVENTS) + missed,
-            lost_tasks: counts.sum(counter::LOST_TASKS),
-        })
-    }
 }
 
 /// How far a ring was read, and how far it was written: bytes since it was made.

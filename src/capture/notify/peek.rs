@@ -3,11 +3,14 @@
 
 use super::shadow::ShadowVma;
 use crate::model::{AddrRange, Mapping, MappingFile, Pid, Sharing, Tid};
+use crate::sys::file::{count_refusal, has_to_be_kept, may_be_kept};
 use crate::sys::memory;
 use crate::sys::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
 use crate::sys::stat::{self, Stat};
+use crate::sys::task;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 /// More mappings than these are read at once.
@@ -50,6 +53,11 @@ impl From<Mapping> for Vma {
     }
 }
 
+/// A file that may be opened; that there is no descriptor for it is counted.
+fn opened(path: String) -> io::Result<File> {
+    File::open(path).inspect_err(count_refusal)
+}
+
 /// The address space is gone: its last user has ended or executed another program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gone;
@@ -67,7 +75,9 @@ impl Maps {
     /// # Errors
     /// When the task is gone or must not be examined.
     pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<Maps> {
-        Ok(Maps { file: File::open(format!("/proc/{tid}/maps"))?, parse, has_query: true })
+        let file = opened(format!("/proc/{tid}/maps"))?;
+        has_to_be_kept(file.as_raw_fd())?;
+        Ok(Maps { file, parse, has_query: true })
     }
 
     /// All of it but what is not the program's doing (`is_probes`).
@@ -177,28 +187,29 @@ pub enum Place {
 /// The files that are read of one thread again and again.
 pub struct Thread {
     tid: Tid,
-    /// None where there was no descriptor left.
+    /// None where too many files are open to keep it.
     syscall: Option<File>,
     comm: Option<File>,
 }
 
 impl Thread {
     pub fn open(tid: Tid) -> Thread {
-        Thread {
-            tid,
-            syscall: File::open(format!("/proc/{tid}/syscall")).ok(),
-            comm: File::open(format!("/proc/{tid}/comm")).ok(),
+        let kept =
+            |name| opened(format!("/proc/{tid}/{name}")).ok().filter(|file| may_be_kept(file.as_raw_fd()));
+        Thread { tid, syscall: kept("syscall"), comm: kept("comm") }
+    }
+
+    /// Reads the beginning of a file that is kept open, or else is opened now.
+    fn read(&self, kept: Option<&File>, name: &str, into: &mut [u8]) -> io::Result<usize> {
+        match kept {
+            Some(file) => file.read_at(into, 0),
+            None => opened(format!("/proc/{}/{name}", self.tid))?.read_at(into, 0),
         }
     }
 
     pub fn place(&self) -> Place {
         let mut line = [0; 256];
-        let read = match &self.syscall {
-            Some(file) => file.read_at(&mut line, 0),
-            None => {
-                File::open(format!("/proc/{}/syscall", self.tid)).and_then(|file| file.read_at(&mut line, 0))
-            }
-        };
+        let read = self.read(self.syscall.as_ref(), "syscall", &mut line);
         let Ok(len) = read else { return Place::Gone };
         parse_place(&line[..len]).unwrap_or(Place::Gone)
     }
@@ -206,7 +217,7 @@ impl Thread {
     /// At most 15 bytes.
     pub fn comm(&self) -> Option<Vec<u8>> {
         let mut name = [0; 64];
-        let len = self.comm.as_ref()?.read_at(&mut name, 0).ok()?;
+        let len = self.read(self.comm.as_ref(), "comm", &mut name).ok()?;
         let name = &name[..len];
         Some(name.strip_suffix(b"\n").unwrap_or(name).to_vec())
     }
@@ -261,7 +272,7 @@ pub fn inode_of(tid: Tid, descriptor: i32) -> Option<u64> {
 
 /// `Tgid` and `PPid` of a thread.
 pub fn family(tid: Tid) -> Option<(Pid, Pid)> {
-    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    let status = std::fs::read(format!("/proc/{tid}/status")).inspect_err(count_refusal).ok()?;
     let field = |name: &[u8]| -> Option<Pid> {
         let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name))?;
         std::str::from_utf8(line).ok()?.trim().parse().ok()
@@ -299,6 +310,12 @@ fn sleeps(status: &str) -> Option<u64> {
 /// It has ended and was not waited for.
 pub fn is_zombie(pid: Pid) -> bool {
     stat::of(pid, |stat| Some(stat.has_ended())) == Some(true)
+}
+
+/// All of its threads have ended; whether it was waited for does not matter. To be asked where there is no pidfd.
+pub fn has_ended(pid: Pid) -> bool {
+    let is_last = |stat: Stat<'_>| Some(stat.has_ended() && stat.field::<u64>(stat::THREADS)? <= 1);
+    !task::belongs(pid, pid) || stat::of(pid, is_last) == Some(true)
 }
 
 /// Nanoseconds that a thread has run: /proc/TID/schedstat, or, where the kernel keeps none, the ticks of

@@ -140,6 +140,7 @@ impl<C: HeldCalls> Server<C> {
         let begun = Instant::now();
         while self.tasks.any_process() && begun.elapsed() < LAST_ENDS {
             self.receive(EpollTimeout::from(10u8));
+            self.find_ended();
         }
     }
 
@@ -177,6 +178,7 @@ impl<C: HeldCalls> Server<C> {
         self.rounds += 1;
         let begun = Instant::now();
         self.finish_overdue_execs();
+        self.find_ended();
         for key in self.tasks.busy_spaces() {
             self.conclude(key, false);
             self.give_up(key);

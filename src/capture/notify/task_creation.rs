@@ -8,8 +8,10 @@ use super::space::{Begun, QueuedCall, Space};
 use super::tasks::Process;
 use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
+use crate::sys::file::has_to_be_kept;
 use crate::sys::pidfd;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -56,7 +58,8 @@ impl<C: HeldCalls> Server<C> {
     }
 
     fn add_process(&mut self, pid: Pid, space: u64) {
-        let pidfd = pidfd::open(pid).ok();
+        // Without one, the process is examined now and then.
+        let pidfd = pidfd::open(pid).ok().filter(|pidfd| has_to_be_kept(pidfd.as_raw_fd()).is_ok());
         if let Some(pidfd) = &pidfd {
             let _ = self.epoll.add(pidfd, EpollEvent::new(EpollFlags::EPOLLIN, pid as u64));
         }

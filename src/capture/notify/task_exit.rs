@@ -1,6 +1,7 @@
 //! The ends of threads, processes and address spaces.
 
 use super::emit::TaskKey;
+use super::peek;
 use super::server::Server;
 use crate::capture::record::{UNKNOWN_STATUS, op};
 use crate::model::{HeldCall, HeldCalls, Pid};
@@ -30,6 +31,13 @@ impl<C: HeldCalls> Server<C> {
         record.args = [i64::from(code.unwrap_or(UNKNOWN_STATUS)) as u64, 1, 0, 0, 0, 0];
         self.forget_process(pid);
         self.records.event(record, &[]);
+    }
+
+    /// Processes for which there was no descriptor: the kernel does not say that they have ended.
+    pub fn find_ended(&mut self) {
+        let unwatched = self.tasks.processes.iter().filter(|(_, process)| process.pidfd.is_none());
+        let ended: Vec<Pid> = unwatched.map(|(&pid, _)| pid).filter(|&pid| peek::has_ended(pid)).collect();
+        ended.into_iter().for_each(|pid| self.process_ended(pid));
     }
 
     pub fn forget_process(&mut self, pid: Pid) {

@@ -6,7 +6,7 @@
 //! it go on.
 
 use super::app_socket::{AppSocket, Received};
-use super::exit_server::{ExitServer, Served};
+use super::exit_server::{ExitServer, Leaving, Served};
 use super::protocol::Message;
 use super::seccomp::Listener;
 use super::slots::{Inbox, SharedSlots};
@@ -21,6 +21,7 @@ use std::time::Duration;
 
 pub struct CallServer {
     exits: ExitServer,
+    leaving: Leaving,
     inbox: Inbox,
     /// To `Running`.
     app: AppSocket,
@@ -36,6 +37,7 @@ impl CallServer {
     ) -> Result<CallServer, Errno> {
         Ok(CallServer {
             exits: ExitServer::new(listener),
+            leaving: Leaving::default(),
             inbox: Inbox::new(slots),
             app: AppSocket::new(app),
             first: None,
@@ -78,11 +80,15 @@ impl CallServer {
         let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
         let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();
-        if !poll(&mut fds, Some(timeout))? {
-            return Ok(Arrival::Nothing);
-        }
+        let is_ready = poll(&mut fds, self.leaving.patience(Some(timeout)))?;
         let got = |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
         let (listener, other, app) = (got(0), got(1), got(2));
+        if let Some(id) = self.leaving.take() {
+            self.go_on(id);
+        }
+        if !is_ready {
+            return Ok(Arrival::Nothing);
+        }
         if !app.is_empty() {
             self.receive_from_app();
         }
@@ -163,6 +169,12 @@ impl HeldCalls for CallServer {
                 Ended::Process(notice.pid)
             }
             Ok(Served::AlsoEnding(notice)) => Ended::Process(notice.pid),
+            Ok(Served::Leaves) => {
+                if let Some(before) = self.leaving.replace(call.id) {
+                    self.go_on(before);
+                }
+                Ended::Thread
+            }
             Ok(Served::Done | Served::Strict(_)) | Err(_) => {
                 self.inbox.forget(call.id);
                 Ended::Thread

@@ -6,7 +6,7 @@
 //! task has the filter any more. Should both be killed at once, there is the [guard](super::guard).
 
 use super::app_socket::{AppSocket, Received};
-use super::exit_server::{ExitServer, Served};
+use super::exit_server::{ExitServer, Leaving, Served};
 use super::guard::{self, Guarded, Line, Post};
 use super::handover;
 use super::helper::{self, detach_from_session, keep_only};
@@ -79,6 +79,7 @@ pub fn spawn(ends: Ends, source: Source) -> Result<Pid, Errno> {
 
 pub struct Keeper {
     server: ExitServer,
+    leaving: Leaving,
     inbox: Inbox,
     slots: SharedSlots,
     app: AppSocket,
@@ -90,7 +91,8 @@ pub struct Keeper {
 impl Keeper {
     fn new(listener: Listener, app: AppSocket, guarded: Guarded, slots: SharedSlots) -> Keeper {
         let inbox = Inbox::new(slots.clone());
-        Keeper { server: ExitServer::new(listener), inbox, slots, app, guarded, is_fallback: false }
+        let (server, leaving) = (ExitServer::new(listener), Leaving::default());
+        Keeper { server, leaving, inbox, slots, app, guarded, is_fallback: false }
     }
 
     /// The keeper after vmaudit and its keeper: all that they had received goes on, as soon as there is
@@ -106,26 +108,31 @@ impl Keeper {
 
     /// Until no task has the filter any more.
     pub fn run(mut self) -> Result<(), Errno> {
-        loop {
-            self.guarded.see_to_it(self.server.listener(), &self.slots);
-            let [from_listener, from_line, from_app] = self.wait()?;
-            if from_line.contains(PollFlags::POLLERR) {
-                self.guarded.is_gone();
-            }
-            if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                self.receive_from_app();
-            }
-            if from_app.contains(PollFlags::POLLOUT) {
-                self.send_waiting();
-            }
-            if from_listener.contains(PollFlags::POLLIN) && !self.is_fallback {
-                self.receive();
-            } else if from_listener.contains(PollFlags::POLLHUP) {
-                // No task has the filter any more.
-                self.guarded.dismiss();
-                return Ok(());
-            }
+        while self.step()? {}
+        self.guarded.dismiss();
+        Ok(())
+    }
+
+    /// Waits for whatever comes next. False when no task has the filter any more.
+    fn step(&mut self) -> Result<bool, Errno> {
+        self.guarded.see_to_it(self.server.listener(), &self.slots);
+        let [from_listener, from_line, from_app] = self.wait()?;
+        if let Some(id) = self.leaving.take() {
+            self.let_go(id);
         }
+        if from_line.contains(PollFlags::POLLERR) {
+            self.guarded.is_gone();
+        }
+        if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+            self.receive_from_app();
+        }
+        if from_app.contains(PollFlags::POLLOUT) {
+            self.send_waiting();
+        }
+        if from_listener.contains(PollFlags::POLLIN) && !self.is_fallback {
+            self.receive();
+        }
+        Ok(from_listener.contains(PollFlags::POLLIN) || !from_listener.contains(PollFlags::POLLHUP))
     }
 
     /// What happened to the listener, to the line and to the socket.
@@ -140,7 +147,7 @@ impl Keeper {
         let mut fds = vec![PollFd::new(self.server.listener().as_fd(), input)];
         fds.extend(line.map(|line| PollFd::new(line, PollFlags::empty())));
         fds.extend(app.map(|app| PollFd::new(app, PollFlags::POLLIN | output)));
-        poll(&mut fds, self.guarded.due().map(until))?;
+        poll(&mut fds, self.leaving.patience(self.guarded.due().map(until)))?;
         let mut got = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
         let mut of = |there: bool| there.then(|| got.next()).flatten().unwrap_or(PollFlags::empty());
         Ok([of(true), of(line.is_some()), of(app.is_some())])
@@ -176,6 +183,11 @@ impl Keeper {
                 self.let_go(notification.id);
             }
             Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
+            Ok(Served::Leaves) => {
+                if let Some(before) = self.leaving.replace(notification.id) {
+                    self.let_go(before);
+                }
+            }
             Ok(Served::Done) | Err(_) => self.inbox.forget(notification.id),
         }
     }
@@ -228,4 +240,40 @@ impl Keeper {
 /// Rounded up: what is due then is due when it returns.
 fn until(due: Instant) -> Duration {
     due.saturating_duration_since(Instant::now()).min(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::filter::exit_filter;
+    use super::super::seccomp::install;
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn a_thread_that_ends_is_continued_after_the_next_poll() {
+        let (found, listener) = channel();
+        let threads = thread::spawn(move || {
+            found.send(install(&exit_filter())).expect("the test waits");
+            let each: Vec<_> = (0..8).map(|_| thread::spawn(|| ())).collect();
+            each.into_iter().for_each(|thread| thread.join().expect("it does nothing"));
+        });
+        let Ok(installed) = listener.recv().expect("the thread sends") else {
+            println!("SKIP a_thread_that_ends_is_continued_after_the_next_poll: no seccomp listener here");
+            return;
+        };
+        let (line, _watched) = Line::new().expect("a pipe");
+        let slots = SharedSlots::new().expect("memory");
+        let guarded = Guarded::new(line, None);
+        let mut keeper = Keeper::new(Listener::new(installed.listener), AppSocket::closed(), guarded, slots);
+        let mut received = 0;
+        while keeper.step().expect("a listener") {
+            let waits: Vec<u64> = keeper.inbox.ids().collect();
+            assert!(waits.len() <= 1, "all but the last are continued: {waits:?}");
+            received += waits.len();
+            assert!(waits.iter().all(|&id| keeper.server.listener().is_held(id)), "it was continued before");
+        }
+        assert_eq!(received, 9, "each is seen waiting once");
+        threads.join().expect("all were continued");
+    }
 }

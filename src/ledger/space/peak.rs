@@ -8,7 +8,8 @@
 //! ```
 //!
 //! An event costs a map entry for each stack whose bytes it changes, and no more than a few stores
-//! where it makes a new maximum. What is kept is bounded by the number of distinct stacks.
+//! where it makes a new maximum. What is kept is bounded by the number of distinct stacks that have more or less than
+//! they had then.
 //!
 //! The size is the kernel's own counter (`mm->total_vm`, what VmSize and VmPeak are made of), where
 //! the backend reads it at each report, else what the calls add up to. What it has beyond them is
@@ -211,9 +212,16 @@ impl PeakTracker {
         if known && (virt > self.virt || better || first) {
             self.restart(now, virt);
         } else {
-            for (maker, bytes) in self.pending.drain(..) {
+            for &(maker, bytes) in &self.pending {
                 let change = self.changes.entry(maker).or_default();
                 change.bytes = change.bytes.saturating_add(bytes);
+            }
+            // Who has as much as at the peak needs no note, and no sample of what is gone: a million stacks that each
+            // mapped and unmapped a page had 500 MB of them.
+            for (maker, _) in self.pending.drain(..) {
+                if self.changes.get(&maker).is_some_and(|change| change.bytes == 0) {
+                    self.changes.remove(&maker);
+                }
             }
         }
         self.mapped_before = self.mapped;

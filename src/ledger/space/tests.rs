@@ -3,7 +3,7 @@
 use super::*;
 use crate::ledger::AddressSpaces;
 use crate::model::event::VmOp;
-use crate::model::{MmKey, NoStack, Task};
+use crate::model::{MmKey, NoStack, StackId, Task};
 
 fn event(id: u64, tid: Tid, op: VmOp, ret: u64) -> VmEvent {
     VmEvent {
@@ -58,6 +58,29 @@ fn a_fork_shares_what_neither_changes() {
     assert_eq!(shared(&spaces), ((pieces, pieces - 1), (origins, origins - 1)));
     assert_eq!(spaces.ledger_of_pid(1).map(|l| l.pieces().count()), Some(5000));
     assert_eq!(spaces.ledger_of_pid(2).map(|l| l.pieces().count()), Some(4999));
+}
+
+/// Each from a stack of its own: who has as much as at the peak is no change since.
+#[test]
+fn stacks_that_unmap_what_they_mapped_leave_nothing_at_the_peak() {
+    let mut spaces = AddressSpaces::new();
+    let at = Addr(0x7f00_0000_0000);
+    let mut apply = |id: u64, stack: u32, op: VmOp, ret: u64| {
+        spaces.apply(&VmEvent { stack: Ok(StackId(stack)), ..event(id, 1, op, ret) });
+        let tracker = spaces.ledger_of_pid(1).expect("seen").mapped.peak();
+        (tracker.virt(), tracker.changes().map(|(_, bytes, sample)| (bytes, sample.is_some())).collect())
+    };
+    let map = |len| VmOp::Mmap { addr: Addr(0), len, prot: 3, flags: 0x22, fd: -1, offset: 0, file: None };
+    let unmap = |len| VmOp::Munmap { addr: at, len };
+    assert_eq!(apply(1, 0, map(0x8000), at.0), (0x8000, vec![]));
+    let (_, gone): (u64, Vec<(i64, bool)>) = apply(2, 0, unmap(0x8000), 0);
+    assert_eq!(gone, [(-0x8000, true)], "with one of the pieces that were there at the peak");
+    for stack in 1..1000 {
+        let id = u64::from(stack) * 2 + 1;
+        let (_, while_mapped) = apply(id, stack, map(0x4000), at.0);
+        assert_eq!(while_mapped.len(), 2);
+        assert_eq!(apply(id + 1, stack, unmap(0x4000), 0), (0x8000, vec![(-0x8000, true)]));
+    }
 }
 
 /// Two threads map, name, shrink, and hand each other addresses; nothing of it stays.
