@@ -219,7 +219,7 @@ fn translators_among_the_children_of_a_command_live() {
         }
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let processes = list(&report, "processes");
-        let named = |name: &str| processes.iter().filter(move |process| process["comm"] == name);
+        let named = |name: &'static str| processes.iter().filter(move |process| process["comm"] == name);
         for emulator in named("qemu-x86_64") {
             assert_eq!(emulator["totals"]["allocations"], 0, "{emulator}");
             assert!(emulator["gaps"].to_string().contains("not probed"), "{emulator}");
