@@ -8,7 +8,7 @@
 //! the moment on at which it maps the file. A child of fork has its parent's breakpoints, copied with the pages
 //! (uprobe_dup_mmap), but no program runs there until it has links of its own.
 
-use super::heap::attach::{ProbeError, Way};
+use super::uprobe_link::{ProbeError, Site, Way};
 use crate::model::Pid;
 use crate::sys::file::raise_descriptor_limit;
 use crate::sys::{pidfd, task};
@@ -29,9 +29,6 @@ pub enum Reach {
     /// In every process of the machine that maps the file.
     AllProcesses,
 }
-
-/// A function of a file: its offset there, the cookie that its program gets, and whether its return is probed.
-pub(in crate::capture) type Site = (u64, u64, bool);
 
 /// Functions of a file that each member has probes in, also those that come later.
 #[derive(Debug)]

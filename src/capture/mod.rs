@@ -19,6 +19,7 @@ pub mod record;
 pub mod refusal;
 pub mod trial;
 pub mod uprobe;
+mod uprobe_link;
 mod viewer;
 pub mod wire;
 

@@ -69,23 +69,32 @@ impl Copy {
     }
 
     /// While `vmaudit` watches a shell: that one has breakpoints, another has none.
-    fn watched(&self, kind: &[&str], way: &str) -> String {
+    fn watched(&self, kind: &[&str], way: &str) {
         let (mut target, other) = (self.shell(), self.shell());
         let beside = format!("{kind:?}, {way}");
         let mut run = Command::new(vmaudit());
-        run.env("VMAUDIT_UPROBES", way).args(kind).args(["-f", "json", "-p", &pid_of(&target).to_string()]);
-        let (seen, said) = while_watching(&mut run, |_| {
+        let report = self.0.path().join("report");
+        run.env("VMAUDIT_UPROBES", way).args(kind).args(["-f", "json", "--report"]).arg(&report);
+        run.args(["-p", &pid_of(&target).to_string()]);
+        let (_, said) = while_watching(&mut run, |_| {
             assert_ne!(changed_bytes(pid_of(&target), &self.file()), 0, "{beside}: nothing is probed");
             assert_eq!(changed_bytes(pid_of(&other), &self.file()), 0, "{beside}: others have breakpoints");
             self.translators_live(&beside);
             target.send(":");
         });
-        assert!(seen.starts_with('{'), "{beside}: {seen}{said}");
-        said
+        let counted = calls(&fs::read(&report).expect("a report"));
+        assert_ne!(counted, 0, "{beside}: nothing is counted: {said}");
     }
 }
 
 const SHELL: &str = "echo READY; while read line; do eval \"$line\" >&2; echo \"$line\"; done";
+
+/// What a report of `heap` or `probe` has counted.
+fn calls(report: &[u8]) -> u64 {
+    let report: Value = serde_json::from_slice(report).expect("JSON");
+    let of_process = |process: &Value| process["totals"]["allocations"].as_u64().unwrap_or_default();
+    report["calls"].as_u64().unwrap_or_else(|| list(&report, "processes").iter().map(of_process).sum())
+}
 
 fn pid_of(talk: &Talk) -> u32 {
     talk.client.0.id()
@@ -125,15 +134,11 @@ fn translators_live_beside_a_probed_command() {
         let mut command = Talk::start(&mut run).unwrap_or_else(|said| panic!("{kind:?}: {said}"));
         assert_eq!(changed_bytes(pid_of(&other), &file), 0, "{kind:?}: others have breakpoints");
         copy.translators_live(&format!("{kind:?}"));
-        command.send(&format!("[ $$ = {} ] || cp /proc/$$/maps {}", 0, copy.0.path().join("maps").display()));
-        let Talk { client, .. } = command;
-        let output = client.finish().expect("it ends");
+        command.send(":");
+        let output = command.end();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{kind:?}: {said}");
-        let report: Value = serde_json::from_slice(&fs::read(&report).expect("a report")).expect("JSON");
-        let calls = |process: &Value| process["totals"]["allocations"].as_u64().unwrap_or_default();
-        let counted = report["calls"].as_u64();
-        let counted = counted.unwrap_or_else(|| list(&report, "processes").iter().map(calls).sum());
+        let counted = calls(&fs::read(&report).expect("a report"));
         assert_ne!(counted, 0, "{kind:?}: nothing is counted: {said}");
     }
 }
@@ -146,7 +151,7 @@ fn all_processes_have_breakpoints_on_request_alone() {
     for kind in [&["heap"][..], &probe] {
         let (target, other) = (copy.shell(), copy.shell());
         let mut run = Command::new(vmaudit());
-        run.args(kind).args(["--all-processes", "-f", "json", "-p", &pid_of(&target).to_string()]);
+        run.args(kind).args(["--all-processes", "--report", "/dev/null", "-p", &pid_of(&target).to_string()]);
         let (_, said) = while_watching(&mut run, |_| {
             assert_ne!(changed_bytes(pid_of(&other), &copy.file()), 0, "{kind:?}");
             match copy.command(QEMU[0]).args(["/bin/ls", "/"]).stdout(Stdio::null()).status() {
@@ -234,10 +239,11 @@ fn the_children_of_a_running_process_say_from_when_on_they_are_counted() {
     let Some(copy) = Copy::new() else { return };
     let mut shell = copy.shell();
     let mut run = Command::new(vmaudit());
-    run.args(["heap", "-f", "json", "-p", &pid_of(&shell).to_string()]);
-    // The child executes nothing, and stays until its standard input ends.
-    let (seen, said) = while_watching(&mut run, |_| shell.send("(read inner; :) </dev/null; :"));
-    let report: Value = serde_json::from_str(&seen).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let report = copy.0.path().join("report");
+    run.args(["heap", "-f", "json", "-p", &pid_of(&shell).to_string(), "--report"]).arg(&report);
+    // The child executes nothing.
+    while_watching(&mut run, |_| shell.send("(read inner; :) </dev/null; :"));
+    let report: Value = serde_json::from_slice(&fs::read(&report).expect("a report")).expect("JSON");
     let child = |process: &&Value| process["pid"].as_u64() != Some(u64::from(pid_of(&shell)));
     let processes = list(&report, "processes");
     let child = processes.iter().find(child).unwrap_or_else(|| panic!("no child: {report}"));

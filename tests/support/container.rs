@@ -172,6 +172,15 @@ impl Talk {
     }
 }
 
+impl Talk {
+    /// Ends its input, and waits for its end.
+    pub fn end(self) -> std::process::Output {
+        let Talk { client, input, output } = self;
+        drop((input, output));
+        client.finish().expect("it ends")
+    }
+}
+
 /// `tests/programs/container_app.c` by another compiler, or why not.
 ///
 /// # Errors

@@ -329,9 +329,10 @@ pub fn warn_of_all_processes() -> Result<(), AppError> {
                 .to_owned(),
         ));
     }
-    say(
+    say(format_args!(
         "--all-processes: every process of this machine that maps these files has the breakpoints, each of its calls \
-         costs one, and programs that translate code (qemu-user, valgrind, DynamoRIO) end with SIGTRAP",
-    );
+         costs one, and programs that translate code ({}) end with SIGTRAP",
+        translators::EXAMPLES
+    ));
     Ok(())
 }

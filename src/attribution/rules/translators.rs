@@ -36,6 +36,9 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("QBDI", "libQBDI"),
 ];
 
+/// Some, for people.
+pub const EXAMPLES: &str = "qemu-user, valgrind, DynamoRIO";
+
 /// What a program of this name is, where it translates code.
 pub fn of_program(name: &str) -> Option<&'static str> {
     if let Some(rest) = name.strip_prefix("qemu-") {

@@ -8,7 +8,7 @@ pub mod skel;
 mod test_call;
 pub mod wire;
 
-pub use attach::{ProbeError, Prober, ProbesPlaced, Request};
+pub use attach::{Prober, ProbesPlaced, Request};
 pub use counted::{Counted, SiteCounts, SiteKey};
 pub use function::{Action, ProbeFunction, Where};
 
@@ -17,10 +17,10 @@ use super::bpf::hooks::{CallHook, Moment, attach_functions, attach_trace, call_h
 use super::bpf::{Attached, BpfTracer, Shared, needs_spares};
 use super::members::{Members, Reach};
 use super::newcomers::{Newcomer, Watch};
+use super::uprobe_link::{PerfUprobe, Way};
 use super::viewer::set_viewer;
 use super::{CaptureError, object, refusal};
 use crate::sys::kernel;
-use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Link, MapHandle, ProgramMut};
 use skel::types::vmaudit_heap_counter as Which;

@@ -12,9 +12,9 @@ use super::bpf::counts::{self, Counts};
 use super::bpf::hooks;
 use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, needs_spares, own_pid_namespace};
 use super::heap::MULTI_BY_PROCESS;
-use super::heap::attach::{self, PerfUprobe};
 use super::members::{Members, Reach};
 use super::newcomers::{Newcomer, Watch};
+use super::uprobe_link::{self, PerfUprobe};
 use super::viewer::set_viewer;
 use super::{CaptureError, object, refusal};
 use crate::sys::kernel;
@@ -276,14 +276,14 @@ impl CallCounter {
         let program = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(CaptureError::Uprobes);
         let link = match way {
             Way::Multi => {
-                attach::Way::Multi { entries: program(skel.progs.probed_many.as_fd())?, returns: None }
+                uprobe_link::Way::Multi { entries: program(skel.progs.probed_many.as_fd())?, returns: None }
             }
             Way::Single => {
                 let kind = PerfUprobe::find().ok_or(CaptureError::NoUprobes)?;
-                attach::Way::Single { entry: program(skel.progs.probed_one.as_fd())?, leave: None, kind }
+                uprobe_link::Way::Single { entry: program(skel.progs.probed_one.as_fd())?, leave: None, kind }
             }
         };
-        let members = |link: attach::Way| -> io::Result<Members> {
+        let members = |link: uprobe_link::Way| -> io::Result<Members> {
             link.try_out()?;
             Members::new(link, config.reach)
         };

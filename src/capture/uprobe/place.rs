@@ -1,8 +1,7 @@
 //! Placing the probes, and finding out which functions the kernel refuses.
 
 use super::{CallCounter, MAX_MULTI, MAX_SINGLE, Way};
-use crate::capture::heap::attach::ProbeError;
-use crate::capture::members::Site;
+use crate::capture::uprobe_link::{ProbeError, Site};
 use crate::model::Pid;
 use memmap2::{Mmap, MmapOptions};
 use std::collections::HashSet;

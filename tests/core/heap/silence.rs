@@ -21,6 +21,7 @@ fn with_heap(category: &str, mapped: u64) -> HeapProcess {
 
 fn watched(test: TestCall, probed: &[(&str, usize)]) -> Watched {
     Watched {
+        unprobed: false,
         allocators: vec!["libc".to_owned(), "jemalloc".to_owned()],
         probed: probed.iter().map(|&(file, count)| (file.to_owned(), count)).collect(),
         refused: Vec::new(),
