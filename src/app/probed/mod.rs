@@ -127,23 +127,42 @@ impl ProbedProcesses {
         match newcomer {
             Newcomer::Forked { pid, .. } | Newcomer::Executed { pid, .. } if !self.is_counted(pid) => {}
             Newcomer::Forked { pid, parent, time_ns } => {
-                let inherited = self.state().translators.get(&parent).copied();
+                let (inherited, is_new) = {
+                    let mut state = self.state();
+                    (state.translators.get(&parent).copied(), state.known.insert(pid))
+                };
                 match inherited {
                     Some(found) => drop(self.state().translators.insert(pid, found)),
-                    None => self.enter(pid, Doing::RunsSince(time_ns)),
+                    None if !self.examine(pid, time_ns) && is_new => {
+                        self.state().late.insert(pid, Late::Never);
+                    }
+                    None => {}
                 }
             }
-            Newcomer::Executed { pid, time_ns } => match program_of(pid) {
-                Some(Some(found)) => {
-                    // It runs already: others wait for their turn behind this.
+            Newcomer::Executed { pid, time_ns } => drop(self.examine(pid, time_ns)),
+        }
+    }
+
+    /// By the program that it runs now; it may execute another one any time. False where that may not be read, or it is gone.
+    fn examine(&self, pid: Pid, time_ns: u64) -> bool {
+        let program = program_of(pid);
+        match program {
+            Some(Some(found)) => {
+                // It runs already: others wait for their turn behind this.
+                self.members.begin_to_remove(pid);
+                self.refuse(pid, found, &name_of(pid));
+            }
+            Some(None) => {
+                self.enter(pid, Doing::RunsSince(time_ns));
+                // What it executed while it got its links may have been reported, and taken in, before they were there.
+                if let Some(Some(found)) = program_of(pid) {
                     self.members.begin_to_remove(pid);
                     self.refuse(pid, found, &name_of(pid));
                 }
-                Some(None) => self.enter(pid, Doing::RunsSince(time_ns)),
-                // It may not be read by this user, or it is gone.
-                None => self.members.begin_to_remove(pid),
-            },
+            }
+            None => self.members.begin_to_remove(pid),
         }
+        program.is_some()
     }
 
     /// The same, when it is read from the ring of all events: only of those that began before newcomers were reported.
