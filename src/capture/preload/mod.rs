@@ -8,6 +8,7 @@
 mod area;
 mod armed;
 mod blocks;
+mod counted;
 mod endpoint;
 mod hub;
 mod interpreted;
@@ -25,9 +26,10 @@ mod search;
 mod stacks;
 mod view;
 
-pub use area::{Area, Counted, RuleRequest, Settings};
+pub use area::{Area, RuleRequest, Settings};
 pub use armed::{Armed, Found, Unwilling};
 pub use blocks::CountedBlock;
+pub use counted::Counted;
 pub use endpoint::Endpoint;
 pub use hub::{Arrival, Hub, Selection};
 pub use layout::VARIABLE;

@@ -7,7 +7,7 @@ use crate::session::say::say;
 use crate::sys::clock::monotonic_ns;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, Timespec};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -129,7 +129,7 @@ fn wait_for_one(areas: &[Arc<Area>], rung: &[u32]) {
         })
         .collect();
     let patience = if areas.len() > MOST { LATE } else { GLANCE };
-    let until = clock_gettime(ClockId::Monotonic) + Timespec::try_from(patience).unwrap_or_default();
+    let until = Timespec::try_from(Duration::from_nanos(monotonic_ns()) + patience).unwrap_or_default();
     let waited = match words.is_empty() {
         true => Err(Errno::NOSYS),
         false => futex::waitv(&words, futex::WaitvFlags::empty(), Some(&until), ClockId::Monotonic).map(drop),
