@@ -153,7 +153,7 @@ fn counted_while_it_runs(
     let mut run = Command::new(vmaudit());
     run.args(["probe", "-f", "json", "--lib", "probed", "--match", "^leaf$", "--report"]).arg(&report);
     let mut run = run.args(options).args(["-p", &target.id().to_string()]).stderr(Stdio::piped()).spawn();
-    let mut run = run.as_mut().expect("vmaudit starts");
+    let run = run.as_mut().expect("vmaudit starts");
     // It says when the probes are there.
     let mut said = String::new();
     let mut lines = BufReader::new(run.stderr.take().expect("piped"));
