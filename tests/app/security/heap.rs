@@ -156,18 +156,22 @@ fn mappings(pid: u32) -> Vec<String> {
 fn the_socket_has_no_name() {
     let counted = Counted::start();
     let table = fs::read_to_string("/proc/net/unix").expect("/proc");
-    let named = table
-        .lines()
-        .filter(|line| line.contains("vmaudit"))
-        .filter_map(|line| line.split_whitespace().nth(7));
+    let own: Vec<String> = fs::read_dir(format!("/proc/{}/fd", counted.vmaudit.0.id()))
+        .expect("its descriptors")
+        .filter_map(|entry| fs::read_link(entry.expect("an entry").path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned()))
+        .collect();
+    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let sockets: Vec<_> = fields
+        .filter(|fields| fields.get(6).is_some_and(|inode| own.contains(&(*inode).to_owned())))
+        .collect();
+    assert!(!sockets.is_empty(), "{table}");
+    let is_reachable = |name: &&str| {
+        name.starts_with('@') || fs::metadata(name).is_ok_and(|file| file.file_type().is_socket())
+    };
     let reachable: Vec<&str> =
-        named.filter(|name| name.starts_with('@') || Path::new(name).exists()).collect();
+        sockets.iter().filter_map(|fields| fields.get(7).copied()).filter(is_reachable).collect();
     assert!(reachable.is_empty(), "{reachable:?}");
-    let left: Vec<_> = fs::read_dir("/tmp").expect("/tmp").flatten().map(|entry| entry.file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("vmaudit-")
-        && fs::read_dir(Path::new("/tmp").join(name)).is_ok_and(|mut entries| {
-            entries.any(|e| e.is_ok_and(|e| e.file_type().is_ok_and(|t| t.is_socket())))
-        })));
     drop(counted);
 }
 
@@ -347,7 +351,7 @@ fn what_translates_code_is_left_alone() {
     let output =
         watchdog::output(heap.args(["heap", "--as-root", "--method", "preload", "--"]).args(command));
     let said = text(&output.stderr);
-    assert_eq!(output.stdout, alone.stdout, "{said}");
+    assert!(output.stdout.starts_with(&alone.stdout), "{said}");
     assert!(said.contains("Valgrind translates the program's code"), "{said}");
     assert!(!said.contains("statically linked"), "{said}");
 }
