@@ -115,7 +115,16 @@ fn known_stacks_are_the_same(storm: &Path) {
     let (sent, said) = calls_of_storm(storm, "bpf");
     let (unwound, _) = calls_of_storm(storm, "notify");
     assert!(sent.len() > CALLS * 3 / 4, "{}", sent.len());
-    assert_eq!(sent, unwound);
+    assert_eq!(sent.len(), unwound.len());
+    for ((call, sent), (other, unwound)) in sent.iter().zip(&unwound) {
+        let place = |(module, offset, _): &(String, String, bool)| (module.clone(), offset.clone());
+        let places = [sent, unwound].map(|frames| frames.iter().map(place).collect::<Vec<_>>());
+        assert_eq!((call, &places[0]), (other, &places[1]));
+        // Notify has no registers but two: what an earlier call has left on the stack, which differs between
+        // processors, may leave it with a guess where the kernel's side knows.
+        let surer = sent.iter().zip(unwound).all(|(sent, unwound)| sent.2 <= unwound.2);
+        assert!(surer, "{call}: {sent:?} {unwound:?}");
+    }
     let known =
         said.lines().find_map(|line| line.split_once(" stacks were copied, ")?.1.split_once(" were known"));
     let known: usize = known.expect("it says so").0.parse().expect("a number");
