@@ -167,7 +167,7 @@ fn journal(victim: &Path) -> Vec<u8> {
 }
 
 /// The commands that read a recording, and one that makes a new one in its place.
-fn readers<'a>(recording: &'a str) -> [Vec<&'a str>; 5] {
+fn readers(recording: &str) -> [Vec<&str>; 5] {
     [
         vec!["report", recording],
         vec!["events", recording],
