@@ -57,7 +57,7 @@ pub struct Part {
     pub bytes: usize,
 }
 
-/// What one knows of the other: [`Head`], [`GIVEN`] sizes.
+/// Both sides have this part mapped whole: [`Head`], [`GIVEN`] sizes.
 pub const CORE: usize = 0;
 pub const RULE_PART: usize = 1;
 pub const REQUEST_PART: usize = 2;

@@ -67,7 +67,7 @@ pub fn area() -> Area {
 static MAPPED: [AtomicUsize; PARTS.len()] = [const { AtomicUsize::new(0) }; PARTS.len()];
 static GROWING: AtomicU32 = AtomicU32::new(0);
 
-/// Of a part, at first: all of the core, the smallest table of rules, a page of the others.
+/// The bytes of a part that are mapped at first: all of the core, the smallest table of rules, a page of the others.
 const fn at_first(part: usize) -> usize {
     match part {
         CORE => PARTS[CORE].bytes,
@@ -86,7 +86,7 @@ pub fn reach(part: usize, bytes: usize) -> bool {
     bytes <= MAPPED[part].load(Relaxed) || grow(part, bytes)
 }
 
-/// Of the blocks' words, so many may be used.
+/// The number of blocks' words that are mapped; no index may reach it.
 #[inline(always)]
 pub fn block_words() -> usize {
     MAPPED[BLOCK_PART].load(Relaxed) / 8
@@ -245,7 +245,7 @@ pub fn forked_in_a_hook() {
     }
 }
 
-/// What a thread has that counts, in memory that is there whatever becomes of the thread.
+/// A counting thread is known here, in memory that is there whatever becomes of the thread.
 #[repr(align(64))]
 pub struct Slot {
     /// How many threads are in a hook: who takes the area away looks at this.
@@ -301,7 +301,7 @@ static CHUNKS_OF: [AtomicPtr<AtomicPtr<Count>>; SHARDS] = [const { AtomicPtr::ne
 const CHUNKS_OF_BYTES: usize = (STACKS + 1) / CHUNK_STACKS * size_of::<AtomicPtr<Count>>();
 static NEXT_CHUNK: AtomicUsize = AtomicUsize::new(0);
 
-/// Of a shard: where its chunks are. Null where there is no memory.
+/// The table of a shard's chunks. Null where there is no memory.
 pub fn chunks_of(shard: usize) -> *const AtomicPtr<Count> {
     sys::lock(&LOCK);
     let mut table = CHUNKS_OF[shard].load(Relaxed);

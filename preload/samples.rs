@@ -25,7 +25,7 @@ pub fn begin() {
     }
 }
 
-/// Of the file, what has a table with so many bits.
+/// The bytes of the part up to the end of the table with so many bits.
 fn bytes(bits: u32) -> usize {
     2 * first_sample(bits) * size_of::<Sample>()
 }

@@ -27,7 +27,7 @@ pub struct Thread {
     pub chunks: *const AtomicPtr<Count>,
     /// Its own slot, or the one that it shares; null before it has counted.
     pub slot: *const Slot,
-    /// Of its own slot; null where it has none.
+    /// The flag of its own slot; null where it has none.
     busy: *const AtomicU32,
     pub shard: *const Shard,
     /// Others count in the same shard.
@@ -179,7 +179,7 @@ impl Thread {
         slot.busy.fetch_add(1, SeqCst);
     }
 
-    /// Of the slot.
+    /// The index of its slot, which is that of its shard.
     fn number(&self) -> usize {
         (self.slot as usize - SLOTS.as_ptr() as usize) / size_of::<Slot>()
     }
