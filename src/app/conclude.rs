@@ -83,8 +83,8 @@ fn say_not_opened() {
     let count = not_opened();
     if count > 0 {
         say(format_args!(
-            "{count} times a file was not opened, because vmaudit may have {} open (RLIMIT_NOFILE): stacks, names or \
-             mappings that it would give are missing (a higher limit: ulimit -n 1024)",
+            "{count} files could not be opened, because vmaudit may have {} open (RLIMIT_NOFILE): what they would show is \
+             missing (a higher limit: ulimit -n 1024)",
             descriptor_limit()
         ));
     }

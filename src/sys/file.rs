@@ -4,10 +4,11 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The kernel writes most of them whole into a buffer of this size.
 const PAGE: usize = 4096;
@@ -17,7 +18,46 @@ const PAGE: usize = 4096;
 /// # Errors
 /// Of open(2) or read(2).
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    read_open(&File::open(path)?, PAGE)
+    read_open(&open(path)?, PAGE)
+}
+
+/// Opens a file to be read. Where there is no descriptor, other threads are given a moment to close some.
+///
+/// # Errors
+/// Of open(2).
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    with_patience(|| File::open(path.as_ref()))
+}
+
+/// Opens a file that is of no use unless it stays open. A few descriptors are left to what is open for a moment: EMFILE
+/// where this one is among them.
+///
+/// # Errors
+/// Of open(2).
+pub fn open_to_keep(path: impl AsRef<Path>) -> io::Result<File> {
+    with_patience(|| {
+        let file = File::open(path.as_ref())?;
+        if leaves_a_few(file.as_raw_fd()) {
+            Ok(file)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EMFILE))
+        }
+    })
+}
+
+fn with_patience(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    const PAUSE: Duration = Duration::from_millis(1);
+    const ATTEMPTS: u32 = 50;
+    let is_full = |opened: &io::Result<File>| matches!(opened, Err(error) if error.raw_os_error() == Some(libc::EMFILE));
+    let mut opened = open();
+    for _ in 1..ATTEMPTS {
+        if !is_full(&opened) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        opened = open();
+    }
+    opened.inspect_err(count_refusal)
 }
 
 /// What is left to read. `expected` bytes are reserved first.
@@ -73,17 +113,9 @@ pub fn may_be_kept(fd: RawFd) -> bool {
 }
 
 /// As [`may_be_kept`], of what is of no use unless it stays open: only a few are left to what is open for a moment.
-///
-/// # Errors
-/// EMFILE, counted as a file that was not opened.
-pub fn has_to_be_kept(fd: RawFd) -> io::Result<()> {
+pub fn leaves_a_few(fd: RawFd) -> bool {
     const FOR_A_MOMENT: u64 = 6;
-    if number(fd).saturating_add(FOR_A_MOMENT) < descriptor_limit() {
-        return Ok(());
-    }
-    let error = io::Error::from_raw_os_error(libc::EMFILE);
-    count_refusal(&error);
-    Err(error)
+    number(fd).saturating_add(FOR_A_MOMENT) < descriptor_limit()
 }
 
 fn number(fd: RawFd) -> u64 {

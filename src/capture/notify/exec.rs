@@ -51,7 +51,8 @@ impl<C: HeldCalls> Server<C> {
             self.dispatch_next(old);
             return;
         }
-        match Space::open(pid, self.config.parse_maps) {
+        // The old one's descriptor goes.
+        match peek::Maps::open_briefly(pid, self.config.parse_maps).and_then(Space::open) {
             Ok((space, mappings)) => self.program_begins(pid, old, space, mappings),
             Err(_) => {
                 // Not to be examined (a setuid program, say).
@@ -86,7 +87,9 @@ impl<C: HeldCalls> Server<C> {
         }
         // Without randomisation the same program lies where it lay; but not all that it had mapped.
         for _ in 0..COMPARISONS {
-            let Ok(now) = peek::Maps::open(pid, self.config.parse_maps) else { return Came::NewProgram };
+            let Ok(now) = peek::Maps::open_briefly(pid, self.config.parse_maps) else {
+                return Came::NewProgram;
+            };
             // One call of another user of the address space may be on its way.
             if now.read().is_ok_and(|now| space.maps.read().is_ok_and(|before| before == now)) {
                 return Came::Refused;

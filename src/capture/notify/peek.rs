@@ -3,11 +3,9 @@
 
 use super::shadow::ShadowVma;
 use crate::model::{AddrRange, Mapping, MappingFile, Pid, Sharing, Tid};
-use crate::sys::file::{count_refusal, has_to_be_kept, may_be_kept};
-use crate::sys::memory;
 use crate::sys::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
 use crate::sys::stat::{self, Stat};
-use crate::sys::task;
+use crate::sys::{file, memory, task};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -53,11 +51,6 @@ impl From<Mapping> for Vma {
     }
 }
 
-/// A file that may be opened; that there is no descriptor for it is counted.
-fn opened(path: String) -> io::Result<File> {
-    File::open(path).inspect_err(count_refusal)
-}
-
 /// The address space is gone: its last user has ended or executed another program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gone;
@@ -75,9 +68,15 @@ impl Maps {
     /// # Errors
     /// When the task is gone or must not be examined.
     pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<Maps> {
-        let file = opened(format!("/proc/{tid}/maps"))?;
-        has_to_be_kept(file.as_raw_fd())?;
-        Ok(Maps { file, parse, has_query: true })
+        Ok(Maps { file: file::open_to_keep(format!("/proc/{tid}/maps"))?, parse, has_query: true })
+    }
+
+    /// As [`Maps::open`], for a moment, or in place of one that is about to be closed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_briefly(tid: Tid, parse: ParseMaps) -> io::Result<Maps> {
+        Ok(Maps { file: file::open(format!("/proc/{tid}/maps"))?, parse, has_query: true })
     }
 
     /// All of it but what is not the program's doing (`is_probes`).
@@ -194,8 +193,9 @@ pub struct Thread {
 
 impl Thread {
     pub fn open(tid: Tid) -> Thread {
-        let kept =
-            |name| opened(format!("/proc/{tid}/{name}")).ok().filter(|file| may_be_kept(file.as_raw_fd()));
+        let kept = |name| {
+            file::open(format!("/proc/{tid}/{name}")).ok().filter(|file| file::may_be_kept(file.as_raw_fd()))
+        };
         Thread { tid, syscall: kept("syscall"), comm: kept("comm") }
     }
 
@@ -203,7 +203,7 @@ impl Thread {
     fn read(&self, kept: Option<&File>, name: &str, into: &mut [u8]) -> io::Result<usize> {
         match kept {
             Some(file) => file.read_at(into, 0),
-            None => opened(format!("/proc/{}/{name}", self.tid))?.read_at(into, 0),
+            None => file::open(format!("/proc/{}/{name}", self.tid))?.read_at(into, 0),
         }
     }
 
@@ -260,7 +260,7 @@ pub fn below_stack(tid: Tid, sp: u64) -> Vec<u8> {
 
 /// How many pages are mapped, by the kernel's own count, in the address space of a thread.
 pub fn total_vm(tid: Tid) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/statm")).ok()?;
+    let text = text(format!("/proc/{tid}/statm")).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
@@ -270,9 +270,13 @@ pub fn inode_of(tid: Tid, descriptor: i32) -> Option<u64> {
     Some(std::fs::metadata(format!("/proc/{tid}/fd/{descriptor}")).ok()?.ino())
 }
 
+fn text(path: String) -> io::Result<String> {
+    String::from_utf8(file::read(path)?).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// `Tgid` and `PPid` of a thread.
 pub fn family(tid: Tid) -> Option<(Pid, Pid)> {
-    let status = std::fs::read(format!("/proc/{tid}/status")).inspect_err(count_refusal).ok()?;
+    let status = file::read(format!("/proc/{tid}/status")).ok()?;
     let field = |name: &[u8]| -> Option<Pid> {
         let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name))?;
         std::str::from_utf8(line).ok()?.trim().parse().ok()
@@ -283,7 +287,7 @@ pub fn family(tid: Tid) -> Option<(Pid, Pid)> {
 /// The processes that a thread started and that it has not waited for. None where the kernel does not list
 /// them (CONFIG_PROC_CHILDREN).
 pub fn children(pid: Pid, tid: Tid) -> Option<Vec<Pid>> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok()?;
+    let text = text(format!("/proc/{pid}/task/{tid}/children")).ok()?;
     Some(text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect())
 }
 
@@ -295,7 +299,7 @@ pub fn layout(pid: Pid) -> Option<(u64, u64)> {
 /// How often the thread has left a processor of its own accord, if it sleeps: in state S or D of
 /// /proc/TID/status, not stopped and not about to run.
 pub fn sleeping(tid: Tid) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = text(format!("/proc/{tid}/status")).ok()?;
     sleeps(&status)
 }
 
@@ -322,7 +326,7 @@ pub fn has_ended(pid: Pid) -> bool {
 /// /proc/TID/stat (of 10 ms).
 pub fn processor_time(tid: Tid) -> Option<u64> {
     const TICK: u64 = 10_000_000;
-    if let Ok(text) = std::fs::read_to_string(format!("/proc/{tid}/schedstat")) {
+    if let Ok(text) = text(format!("/proc/{tid}/schedstat")) {
         return text.split_ascii_whitespace().next()?.parse().ok();
     }
     let ticks =

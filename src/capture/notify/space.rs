@@ -3,7 +3,7 @@
 use super::calls::NewTask;
 use super::effect::Expected;
 use super::emit::StackEnd;
-use super::peek::{Maps, ParseMaps};
+use super::peek::Maps;
 use super::shadow::Shadow;
 use crate::capture::record::{Record, op};
 use crate::model::{AddrRange, HeldCall, Mapping, PAGE, Pid, Tid};
@@ -91,8 +91,7 @@ impl Space {
     ///
     /// # Errors
     /// When it must not be examined, or is gone.
-    pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<(Space, Vec<Mapping>)> {
-        let maps = Maps::open(tid, parse)?;
+    pub fn open(maps: Maps) -> io::Result<(Space, Vec<Mapping>)> {
         let mappings = maps.read().map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         let shadow = Shadow::of(&mappings);
         let space = Space {

@@ -8,7 +8,7 @@ use super::space::{Begun, QueuedCall, Space};
 use super::tasks::Process;
 use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
-use crate::sys::file::has_to_be_kept;
+use crate::sys::file::leaves_a_few;
 use crate::sys::pidfd;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::os::fd::AsRawFd;
@@ -40,6 +40,14 @@ impl<C: HeldCalls> Server<C> {
             self.tasks.executes(pid, tid, libc::SYS_execve);
             return Some(pid);
         }
+        if self.tasks.passed.contains(&parent) {
+            // What its parent requested was not seen: no other's request is taken for that one.
+            match self.config.follow_forks {
+                true => self.pass_over(pid),
+                false => drop(self.tasks.passed.insert(pid)),
+            }
+            return None;
+        }
         let begun = self.find_begun_process(pid, parent);
         match begun {
             Some(begun) if self.config.follow_forks => self.saw_process(pid, begun),
@@ -53,13 +61,19 @@ impl<C: HeldCalls> Server<C> {
         self.tasks.pid_of(tid)
     }
 
+    /// A new process that cannot be followed. What is requested later is not taken for the call that made it.
+    fn pass_over(&mut self, pid: Pid) {
+        self.missed_task();
+        self.tasks.passed.insert(pid);
+    }
+
     pub fn missed_task(&self) {
         self.records.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn add_process(&mut self, pid: Pid, space: u64) {
         // Without one, the process is examined now and then.
-        let pidfd = pidfd::open(pid).ok().filter(|pidfd| has_to_be_kept(pidfd.as_raw_fd()).is_ok());
+        let pidfd = pidfd::open(pid).ok().filter(|pidfd| leaves_a_few(pidfd.as_raw_fd()));
         if let Some(pidfd) = &pidfd {
             let _ = self.epoll.add(pidfd, EpollEvent::new(EpollFlags::EPOLLIN, pid as u64));
         }
@@ -124,8 +138,7 @@ impl<C: HeldCalls> Server<C> {
     /// A new process: shares its parent's address space, or has a copy.
     fn saw_process(&mut self, pid: Pid, begun: Begun) {
         let Some(parent) = self.tasks.spaces.get_mut(&begun.space) else {
-            self.missed_task();
-            return;
+            return self.pass_over(pid);
         };
         let (brk, start_brk, arguments) = (parent.brk, parent.start_brk, parent.arguments);
         let is_32_bit = parent.is_32_bit;
@@ -139,7 +152,7 @@ impl<C: HeldCalls> Server<C> {
             }) {
                 parent.running = None;
             }
-            match Space::open(pid, self.config.parse_maps) {
+            match peek::Maps::open(pid, self.config.parse_maps).and_then(Space::open) {
                 Ok((space, mappings)) => {
                     // No call shows what a driver keeps from forks (VM_DONTCOPY), or that MADV_DONTFORK was
                     // refused, and one that was taken for over may have come about before the fork. The
@@ -149,10 +162,7 @@ impl<C: HeldCalls> Server<C> {
                     listed = differs.then_some(mappings);
                     self.tasks.add_space(Space { brk, start_brk, arguments, is_32_bit, ..space })
                 }
-                Err(_) => {
-                    self.missed_task();
-                    return;
-                }
+                Err(_) => return self.pass_over(pid),
             }
         };
         self.add_process(pid, key);

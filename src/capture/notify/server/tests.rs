@@ -2,7 +2,7 @@
 //! thread is with its call only the kernel knows.
 
 use super::*;
-use crate::capture::notify::peek::processor_time;
+use crate::capture::notify::peek::{Maps, processor_time};
 use crate::capture::notify::results::{LIKELY_BACK, SURELY_BACK};
 use crate::capture::notify::space::Space;
 use crate::capture::notify::tasks::Process;
@@ -130,7 +130,7 @@ fn server(runners: &[&Runner]) -> (Server<Calls>, Arc<Queue>, u64) {
     let config =
         NotifyConfig { stack_bytes: PAGE, queue_bytes: 1 << 20, follow_forks: true, parse_maps: mappings_of };
     let mut server = Server::new(Calls, Arc::clone(&queue), config, own).expect("a server");
-    let (space, _) = Space::open(own, mappings_of).expect("maps can be read");
+    let (space, _) = Maps::open(own, mappings_of).and_then(Space::open).expect("maps can be read");
     let key = server.tasks.add_space(space);
     server.tasks.processes.insert(own, Process { space: key, pidfd: None, executing: None, ended_by: None });
     for runner in runners {
