@@ -1,12 +1,13 @@
 //! The `notify` backend: no privileges, every call seen while its thread waits in it. Reports are held
 //! against maps files, stacks against the BPF backend's.
 
-use crate::support::churn::{mode, run_seed, run_turmoil};
+use crate::support::churn::{mode, run_seed, run_turmoil, what_is_wrong};
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::report::number;
 use crate::support::stacks::{Calls, Comparison, calls_of};
 use crate::support::{
-    self, Guard, audit, demo_program, program, run_command, skip, skip_without, skip_without_bpf, vmaudit,
+    self, Guard, audit, demo_program, finished, program, run_command, skip, skip_without, skip_without_bpf,
+    under_limits, vmaudit, watchdog,
 };
 use serde_json::Value;
 use std::ffi::OsString;
@@ -71,6 +72,40 @@ fn calls_that_fail_for_lack_of_memory_are_followed() {
 #[test]
 fn calls_of_threads_that_take_no_notice_of_each_other_are_followed() {
     turmoil("shared", 5);
+}
+
+/// One seed with as many descriptors as `limits` allow: what is wrong, and what vmaudit said.
+fn churn_under(limits: &str, seed: u64) -> (Vec<String>, support::Audit) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (report, prefix) = (folder.path().join("report.json"), folder.path().join("maps"));
+    let (churn, seed_text) = (program("churn"), seed.to_string());
+    let command = [
+        churn.as_os_str(),
+        seed_text.as_ref(),
+        "5".as_ref(),
+        "150".as_ref(),
+        prefix.as_os_str(),
+        mode(seed).as_ref(),
+    ];
+    let mut run = under_limits(limits, &run_command(&report, &NOTIFY, &command));
+    let audit = finished(watchdog::output(&mut run), &report);
+    (what_is_wrong(&audit, folder.path(), &["ledger_drift", "unknown", "preexisting"]), audit)
+}
+
+/// Five threads and a dozen children with 32 descriptors: where those are all that there are, what was not followed
+/// is said, and all else is right.
+#[test]
+fn few_descriptors() {
+    for seed in [0, 1, 6] {
+        let (wrong, audit) = churn_under("-Sn 32", seed);
+        assert!(wrong.is_empty(), "seed {seed}: {} {}", wrong.join("\n"), audit.stderr);
+        let (wrong, audit) = churn_under("-n 32", seed);
+        let all_missing = wrong.iter().all(|wrong| wrong.ends_with("is not in the report"));
+        assert!(all_missing, "seed {seed}: {} {}", wrong.join("\n"), audit.stderr);
+        for said in ["could not be followed", "could not be opened, because vmaudit may have 32 open"] {
+            assert!(wrong.is_empty() || audit.stderr.contains(said), "seed {seed}: {}", audit.stderr);
+        }
+    }
 }
 
 /// Another tool probes libc: each program gets a page at the first hit that no call of its own has mapped,

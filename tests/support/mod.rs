@@ -121,6 +121,14 @@ pub fn run_command<S: AsRef<OsStr>>(report: &Path, options: &[&str], command: &[
     run
 }
 
+/// The same command under limits that a shell sets: `ulimit LIMITS`.
+pub fn under_limits(limits: &str, command: &Command) -> Command {
+    let mut shell = Command::new("/bin/bash");
+    shell.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "bash"]);
+    shell.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    shell
+}
+
 /// Collects what a [`run_command`] left.
 pub fn finished(output: Output, report: &Path) -> Audit {
     let text = fs::read(report).ok().filter(|bytes| !bytes.is_empty());

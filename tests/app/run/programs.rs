@@ -6,7 +6,7 @@ use crate::support::redis::{REDIS, free_port, load_and_stop, redis_command, unti
 use crate::support::report::{AuditReport, category, list, number, spans_of_maps, spans_of_regions};
 use crate::support::{
     self, Guard, audit, demo_program, finished, program, run_command, shared_object, skip, skip_without,
-    skip_without_bpf, vmaudit,
+    skip_without_bpf, under_limits, vmaudit,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -413,4 +413,21 @@ fn the_stack_limit_cannot_be_raised_again() {
         .output()
         .expect("starts");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1024\n1024\n1024\n");
+}
+
+/// vmaudit takes as many descriptors as the hard limit allows; the command has the limits that vmaudit was started
+/// with.
+#[test]
+fn the_soft_limit_on_open_files_is_raised_for_vmaudit_alone() {
+    if skip_without_bpf("run_programs") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let report = folder.path().join("report.json");
+    let command = ["/bin/bash", "-c", "ulimit -Sn; ulimit -Hn; cat /proc/self/maps >/dev/null"];
+    let mut run = under_limits("-Sn 33 && ulimit -Hn 5000", &run_command(&report, &[], &command));
+    let audit = finished(run.output().expect("starts"), &report);
+    assert_eq!((audit.code(), audit.stdout.as_str()), (Some(0), "33\n5000\n"), "{}", audit.stderr);
+    assert!(!audit.stderr.contains("could not be opened"), "{}", audit.stderr);
+    assert_eq!(audit.report().event("unwind_incomplete"), 0);
 }
