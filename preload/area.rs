@@ -561,6 +561,8 @@ pub struct Bell {
     pub rung: AtomicU32,
     /// Milliseconds since vmaudit began: it writes them. They stand still when vmaudit does.
     pub tick: AtomicU32,
+    /// The same as blocks are dated ([`super::pages::tick16`]).
+    pub tick16: AtomicU32,
     /// Children that wait for vmaudit to take the descriptor that they offer.
     pub forked: [Forked; 32],
 }

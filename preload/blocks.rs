@@ -190,7 +190,7 @@ fn note_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
 pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let area = memory::area();
     let stack = stack_of(thread, registers, function);
-    let word = block(stack, memory::bell().tick.load(Relaxed), size, address);
+    let word = block(stack, memory::bell().tick16.load(Relaxed) as u16, size, address);
     let Some((former, index)) = shadow::put(area, thread, address, word) else {
         area.head().doubts.uncounted.fetch_add(1, Relaxed);
         return;

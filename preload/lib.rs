@@ -41,7 +41,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     }
 }
 
-/// The calling thread, where its calls are counted; until [`Counting`] goes.
+/// The calling thread, where its calls are counted, and in which mode; until [`Counting`] goes.
 struct Counting(&'static mut Thread, u32, Bytes);
 
 /// Whether the assembly has taken the call's bytes from `left`.
@@ -68,6 +68,24 @@ fn enter() -> Option<Counting> {
         return None;
     }
     thread.enter();
+    let epoch = setup::epoch();
+    if epoch == thread.epoch && setup::mode_of(epoch) != MODE_OFF && !is_over() {
+        return Some(Counting(thread, setup::mode_of(epoch), Bytes::Taken));
+    }
+    let (mode, bytes) = begin(thread)?;
+    Some(Counting(thread, mode, bytes))
+}
+
+/// vmaudit has finished.
+#[inline(always)]
+fn is_over() -> bool {
+    memory::area().head().mode.load(core::sync::atomic::Ordering::Relaxed) == MODE_OFF
+}
+
+/// The thread is in a hook, and begins to count, or leaves it.
+#[cold]
+#[inline(never)]
+fn begin(thread: &mut Thread) -> Option<(u32, Bytes)> {
     let mut mode = setup::mode();
     let mut bytes = Bytes::Taken;
     if mode == MODE_OFF {
@@ -79,7 +97,7 @@ fn enter() -> Option<Counting> {
         thread.leave();
         return None;
     }
-    if memory::area().head().mode.load(core::sync::atomic::Ordering::Relaxed) == MODE_OFF {
+    if is_over() {
         setup::retire(thread.slot);
         thread.leave();
         return None;
@@ -88,7 +106,7 @@ fn enter() -> Option<Counting> {
         // What was left asleep is not for the sample; the bytes of this call are.
         thread.left = thread.left.min(0).wrapping_add(samples::draw(thread));
     }
-    Some(Counting(thread, mode, bytes))
+    Some((mode, bytes))
 }
 
 impl Counting {

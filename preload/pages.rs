@@ -32,14 +32,20 @@ pub fn page_word(first: usize, len: usize) -> u64 {
 }
 
 /// 0 words where there are none, or where the page's word says what cannot be: the other side may have written it.
-/// `limit` is how many words of all pages there are.
+/// `limit` is how many words of all pages there are. Fewer than [`NEAR`] are none, either.
 #[inline(always)]
 pub fn words_of(page: u64, limit: usize) -> (usize, usize) {
     let (first, len) = ((page >> 11) as usize, (page >> 1) as usize & 0x3ff);
-    match first + len <= limit && len >= NEAR {
-        true => (first, len),
-        false => (0, 0),
+    if first + len > limit {
+        return nowhere();
     }
+    (first, len)
+}
+
+#[cold]
+#[inline(never)]
+fn nowhere() -> (usize, usize) {
+    (0, 0)
 }
 
 /// The index of the first of [`NEAR`] words.
@@ -83,7 +89,7 @@ pub enum Search {
 /// Searches the word of what begins at `at` of the page.
 #[cfg_attr(not(test), allow(dead_code))]
 pub fn search(words: &[AtomicU64], at: u64) -> Search {
-    if words.is_empty() {
+    if words.len() < NEAR {
         return Search::Full;
     }
     let first = near(words.len(), at);
@@ -99,13 +105,12 @@ pub fn search(words: &[AtomicU64], at: u64) -> Search {
 /// A block: 22 bits of stack number + 1, 16 of [`tick16`], one for large ones, 15 of size, one that is always there, 9 of
 /// its place in the page.
 #[inline(always)]
-pub fn block(stack: u32, tick: u32, size: u64, address: u64) -> u64 {
-    let is_large = (size >= LARGE) as u64;
-    (stack as u64 + 1) << STACK_BIT
-        | (tick16(tick) as u64) << 26
-        | is_large << 25
-        | (size & (LARGE - 1)) << 10
-        | key_of(address >> 3)
+pub fn block(stack: u32, tick: u16, size: u64, address: u64) -> u64 {
+    let size = match size < LARGE {
+        true => size,
+        false => size & (LARGE - 1) | LARGE,
+    };
+    (stack as u64 + 1) << STACK_BIT | (tick as u64) << 26 | size << 10 | key_of(address >> 3)
 }
 
 const STACK_BIT: u32 = 42;

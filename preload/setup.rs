@@ -4,14 +4,16 @@ use super::area::*;
 use super::memory::{self, Slot, area};
 use super::thread::{Thread, current};
 use super::{real, samples, shadow, socket, stacks, sys, walk};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-/// [`MODE_EXACT`] …, in a page that a child of fork finds empty.
-static AWAKE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+/// What is counted now: the generation, and in the two lowest bits [`MODE_EXACT`] …; in a page that a child of fork finds
+/// empty.
+static AWAKE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NEVER).cast_mut());
+static NEVER: AtomicU32 = AtomicU32::new(0);
+const MODES: u32 = 3;
 
 /// Counted up with each area: a thread's data may be about a former one, in the same place.
-static GENERATION: AtomicUsize = AtomicUsize::new(0);
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// 0: not begun. 1: beginning. 2: counting. 3: not until vmaudit requests it.
 static STATE: AtomicU32 = AtomicU32::new(0);
@@ -35,7 +37,7 @@ pub static CONTROL: Control = Control {
 };
 
 /// The first generation of this process that its parent did not have.
-static FORKED_AT: AtomicUsize = AtomicUsize::new(0);
+static FORKED_AT: AtomicU32 = AtomicU32::new(0);
 
 /// A thread was in a hook when counting ended: what it may use is zeros, and stays until it is out.
 static IS_LEFT: AtomicU8 = AtomicU8::new(0);
@@ -59,13 +61,13 @@ pub fn is_single() -> bool {
 
 /// What a thread's data belong to, if that is what it begins with.
 #[inline(always)]
-pub fn generation() -> usize {
+pub fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
 /// What a thread began with before belongs to the process that this one was forked from.
 #[inline(always)]
-pub fn forked_at() -> usize {
+pub fn forked_at() -> u32 {
     FORKED_AT.load(Relaxed)
 }
 
@@ -96,11 +98,19 @@ fn heed_no_more() {
 /// Of the process that this is now: [`MODE_OFF`] in a child of fork until it has an area of its own.
 #[inline(always)]
 pub fn mode() -> u32 {
-    let awake = AWAKE.load(Relaxed);
-    match awake.is_null() {
-        true => MODE_OFF,
-        false => unsafe { (*awake).load(Relaxed) },
-    }
+    mode_of(epoch())
+}
+
+/// Equal to what a thread began with ([`Thread::epoch`]) as long as it may go on with that.
+#[inline(always)]
+pub fn epoch() -> u32 {
+    // SAFETY: a page that stays, or a static.
+    unsafe { (*AWAKE.load(Relaxed)).load(Relaxed) }
+}
+
+#[inline(always)]
+pub fn mode_of(epoch: u32) -> u32 {
+    epoch & MODES
 }
 
 /// The mode, after beginning where that was not tried yet, or is requested by now.
@@ -143,7 +153,7 @@ pub fn begin() -> u32 {
 pub fn retire(own: *const Slot) {
     if STATE.compare_exchange(COUNTING, BUSY, AcqRel, Relaxed).is_ok() {
         let awake = AWAKE.load(Relaxed);
-        if !awake.is_null() {
+        if awake != (&raw const NEVER).cast_mut() {
             unsafe { (*awake).store(MODE_OFF, Relaxed) };
         }
         CONTROL.counts_for.store(0, Relaxed);
@@ -302,7 +312,7 @@ pub fn count_in([file, bell]: [isize; 2], forked: bool) -> Option<u32> {
     }
     let area = memory::map(file)?;
     let awake = match AWAKE.load(Relaxed) {
-        former if former.is_null() => sys::page_wiped_by_fork().cast::<AtomicU32>(),
+        former if former == (&raw const NEVER).cast_mut() => sys::page_wiped_by_fork().cast::<AtomicU32>(),
         former => former,
     };
     if awake.is_null() || !sys::register_barrier() {
@@ -330,7 +340,7 @@ pub fn count_in([file, bell]: [isize; 2], forked: bool) -> Option<u32> {
     }
     area.head().begun.store(1, Release);
     AWAKE.store(awake, Relaxed);
-    unsafe { (*awake).store(mode, Release) };
+    unsafe { (*awake).store(generation << MODES.count_ones() | mode, Release) };
     CONTROL.awake.store(if mode == MODE_SAMPLE { COUNTS_DOWN } else { EXAMINES }, Relaxed);
     publish_real();
     Some(mode)

@@ -29,40 +29,22 @@ pub fn begin() {
     RUNS.iter().flatten().chain(&FREE_WORDS).for_each(|at| at.store(0, Relaxed));
 }
 
-/// A page's words, which no other thread changes meanwhile.
-struct Page {
+/// A page's words, which no other thread changes meanwhile: there is none (`ALONE`), or it waits.
+struct Page<const ALONE: bool> {
     word: &'static AtomicU64,
     /// Its value, unlocked.
     value: u64,
-    was_locked: bool,
 }
 
-impl Page {
+impl<const ALONE: bool> Page<ALONE> {
     #[inline(always)]
-    fn lock(word: &'static AtomicU64) -> Page {
-        if setup::is_single() {
-            return Page { word, value: word.load(Relaxed), was_locked: false };
-        }
+    fn lock(word: &'static AtomicU64) -> Page<ALONE> {
         let value = word.load(Relaxed);
         let is_free = value & LOCKED == 0;
-        if is_free && word.compare_exchange(value, value | LOCKED, Acquire, Relaxed).is_ok() {
-            return Page { word, value, was_locked: true };
+        if ALONE || is_free && word.compare_exchange(value, value | LOCKED, Acquire, Relaxed).is_ok() {
+            return Page { word, value };
         }
-        Page::wait(word)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait(word: &'static AtomicU64) -> Page {
-        let mut spins = 0;
-        loop {
-            let value = word.load(Relaxed);
-            let is_free = value & LOCKED == 0;
-            if is_free && word.compare_exchange_weak(value, value | LOCKED, Acquire, Relaxed).is_ok() {
-                return Page { word, value, was_locked: true };
-            }
-            sys::pause(&mut spins);
-        }
+        Page { word, value: wait(word) }
     }
 
     #[inline(always)]
@@ -72,12 +54,26 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl<const ALONE: bool> Drop for Page<ALONE> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.was_locked {
+        if !ALONE {
             self.word.store(self.value, Release);
         }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait(word: &'static AtomicU64) -> u64 {
+    let mut spins = 0;
+    loop {
+        let value = word.load(Relaxed);
+        let is_free = value & LOCKED == 0;
+        if is_free && word.compare_exchange_weak(value, value | LOCKED, Acquire, Relaxed).is_ok() {
+            return value;
+        }
+        sys::pause(&mut spins);
     }
 }
 
@@ -90,10 +86,11 @@ fn page_of(
     make: bool,
 ) -> Option<&'static AtomicU64> {
     if thread.window != window as u64 + 1 {
-        thread.leaf = memory::leaf(window, make)?;
+        thread.leaf = area.page(memory::leaf(window, make)?, 0);
         thread.window = window as u64 + 1;
     }
-    Some(area.page(thread.leaf, page))
+    // SAFETY: a leaf has a word for each page.
+    unsafe { thread.leaf.add(page).as_ref() }
 }
 
 /// What was there for the address, 0 for nothing, and where among the page's words the new one is; None where
@@ -104,19 +101,37 @@ pub fn put(area: Area, thread: &mut Thread, address: u64, new: u64) -> Option<(u
         return None;
     }
     let (window, page, at) = place(address);
-    let mut page = Page::lock(page_of(area, thread, (window, page), true)?);
+    let page = page_of(area, thread, (window, page), true)?;
+    match setup::is_single() {
+        true => put_in::<true>(area, page, (at, new)),
+        false => put_in::<false>(area, page, (at, new)),
+    }
+}
+
+#[inline(always)]
+fn put_in<const ALONE: bool>(
+    area: Area,
+    page: &'static AtomicU64,
+    (at, new): (u64, u64),
+) -> Option<(u64, usize)> {
+    let mut page = Page::<ALONE>::lock(page);
     let words = page.words(area);
+    // SAFETY: what the search says is an index of one of the words.
+    let word = |index| unsafe { words.get_unchecked(index) };
     match search(words, at) {
         Search::Found(index) => {
-            let former = words[index].load(Relaxed);
-            words[index].store(new, Release);
+            let former = word(index).load(Relaxed);
+            word(index).store(new, Release);
             Some((former, index))
         }
         Search::Free(index) => {
-            words[index].store(new, Release);
+            word(index).store(new, Release);
             Some((0, index))
         }
-        Search::Full => grow(area, &mut page, (at, new)).then_some((0, 0)),
+        Search::Full => {
+            page.value = grow(area, (page.word, page.value, !ALONE), (at, new))?;
+            Some((0, 0))
+        }
     }
 }
 
@@ -135,7 +150,20 @@ pub fn take(
     }
     let (window, page, at) = place(address);
     let Some(page) = page_of(area, thread, (window, page), false) else { return 0 };
-    let page = Page::lock(page);
+    match setup::is_single() {
+        true => take_from::<true>(area, page, (at, hint), is_meant),
+        false => take_from::<false>(area, page, (at, hint), is_meant),
+    }
+}
+
+#[inline(always)]
+fn take_from<const ALONE: bool>(
+    area: Area,
+    page: &'static AtomicU64,
+    (at, hint): (u64, Option<usize>),
+    is_meant: impl FnOnce(u64) -> bool,
+) -> u64 {
+    let page = Page::<ALONE>::lock(page);
     let words = page.words(area);
     let is_there =
         |index: &usize| words.get(*index).is_some_and(|word| word.load(Relaxed) & KEY == key_of(at));
@@ -146,22 +174,25 @@ pub fn take(
             _ => return 0,
         },
     };
-    match words[index].load(Relaxed) {
+    // SAFETY: what the search says, and what was checked, is an index of one of the words.
+    let at = unsafe { words.get_unchecked(index) };
+    match at.load(Relaxed) {
         word if is_meant(word) => {
-            words[index].store(0, Relaxed);
+            at.store(0, Relaxed);
             word
         }
         _ => 0,
     }
 }
 
-/// The page's words move to a larger run.
+/// The page's words move to a larger run: the page's new value. None where there is no space.
 #[cold]
 #[inline(never)]
-fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
-    let former = page.words(area);
+fn grow(area: Area, (page, value, is_locked): (&AtomicU64, u64, bool), (at, new): (u64, u64)) -> Option<u64> {
+    let (old, len) = words_of(value, block_words());
+    let former = area.words(old, len);
     for (class, &len) in WORD_COUNTS.iter().enumerate().filter(|(_, len)| **len > former.len()) {
-        let Some(first) = allocate_words(area, class) else { return false };
+        let first = allocate_words(area, class)?;
         let words = area.words(first, len);
         let moved = former.iter().map(|word| word.load(Relaxed)).filter(|&word| word != 0);
         let mut all = moved.map(|word| (where_of(word), word)).chain([(at, new)]);
@@ -176,16 +207,15 @@ fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
             give_back(words, (first, class));
             continue;
         }
-        let (old, _) = words_of(page.value, block_words());
-        page.value = page_word(first, len);
+        let value = page_word(first, len);
         // vmaudit reads the words where the page says that they are.
-        page.word.store(page.value | page.was_locked as u64, Release);
+        page.store(value | is_locked as u64, Release);
         if let Some(class) = WORD_COUNTS.iter().position(|&len| len == former.len()) {
             give_back(former, (old, class));
         }
-        return true;
+        return Some(value);
     }
-    false
+    None
 }
 
 fn allocate_words(area: Area, class: usize) -> Option<usize> {

@@ -19,7 +19,9 @@ pub struct Thread {
     pub inside: u32,
     pub ended: u32,
     /// Which area the rest belongs to ([`setup::generation`]); 0: none.
-    pub generation: usize,
+    pub generation: u32,
+    /// What is counted in it ([`setup::epoch`]); 0: nothing.
+    pub epoch: u32,
     /// Its stack's mapping.
     pub stack_start: u64,
     pub stack_end: u64,
@@ -42,7 +44,7 @@ pub struct Thread {
     pub state: u64,
     /// The window that it was led to last, + 1, and its leaf.
     pub window: u64,
-    pub leaf: usize,
+    pub leaf: *const AtomicU64,
 }
 
 global_asm!(
@@ -108,8 +110,8 @@ pub struct Memory {
     pub len: usize,
     pub flags: u32,
     pub interpreted: Interpreted,
-    /// A power of two.
-    pub sets: usize,
+    /// How many sets there are, less 1: a power of two.
+    pub last_set: usize,
     memos: [Memos; MEMO_SETS],
 }
 
@@ -125,7 +127,7 @@ impl Memory {
     #[inline(always)]
     pub unsafe fn memos<'a>(memory: *mut Memory, key: u64) -> &'a mut Memos {
         unsafe {
-            let at = spread(key, MEMO_SETS.trailing_zeros()) & ((*memory).sets - 1);
+            let at = spread(key, MEMO_SETS.trailing_zeros()) & (*memory).last_set;
             &mut *(&raw mut (*memory).memos).cast::<Memos>().add(at)
         }
     }
@@ -205,7 +207,7 @@ impl Thread {
             return false;
         }
         self.take_memory(number);
-        self.generation = setup::generation();
+        (self.generation, self.epoch) = (setup::generation(), setup::epoch());
         (self.stack_start, self.stack_end) = (0, 0);
         (self.window, self.newest) = (0, 0);
         self.random = sys::random() | 1;
@@ -232,14 +234,14 @@ impl Thread {
             if self.memory.is_null() {
                 return;
             }
-            unsafe { (*self.memory).sets = sets };
+            unsafe { (*self.memory).last_set = sets - 1 };
             if self.is_shared == 0 {
                 slot.memory_bytes.store(bytes, Relaxed);
                 slot.memory.store(self.memory.cast(), Relaxed);
             }
         } else {
             // They lead to stacks of a former area.
-            for set in 0..unsafe { (*known).sets } {
+            for set in 0..=unsafe { (*known).last_set } {
                 let memos = unsafe { &mut *(&raw mut (*known).memos).cast::<Memos>().add(set) };
                 memos.memos.iter_mut().for_each(|memo| memo.ip = 0);
             }
@@ -270,11 +272,11 @@ impl Thread {
                 blocks::flush(unsafe { &*self.shard });
                 unsafe { (*self.slot).free() };
             } else if !self.memory.is_null() {
-                unsafe { sys::unmap(self.memory.cast(), Memory::bytes((*self.memory).sets)) };
+                unsafe { sys::unmap(self.memory.cast(), Memory::bytes((*self.memory).last_set + 1)) };
             }
         }
         self.memory = null_mut();
-        self.generation = 0;
+        (self.generation, self.epoch) = (0, 0);
         let (slot, is_own) = (self.slot, self.is_shared == 0);
         self.leave();
         (self.slot, self.busy) = (null(), null());

@@ -58,10 +58,6 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
         area.head().doubts.without_stack.fetch_add(1, Relaxed);
         return 0;
     }
-    if thread.memory.is_null() {
-        area.head().doubts.without_stack.fetch_add(1, Relaxed);
-        return 0;
-    }
     let code = area.head().code.load(Relaxed);
     // SAFETY: it is there.
     let set = unsafe { Memory::memos(thread.memory, key_of(registers)) };
@@ -143,6 +139,10 @@ pub fn walk_again(thread: &mut Thread, registers: &Registers, function: u8) {
 #[cold]
 #[inline(never)]
 fn find_stack(thread: &mut Thread, sp: u64) -> bool {
+    // There was no memory to walk with.
+    if thread.memory.is_null() {
+        return false;
+    }
     match sys::mapping_of(sp) {
         Some((start, end)) => {
             (thread.stack_start, thread.stack_end) = (start, end);

@@ -121,6 +121,7 @@ impl Area {
     /// Blocks are dated with this: milliseconds since vmaudit began.
     pub fn publish_time(&self, milliseconds: u32) {
         self.bell().tick.store(milliseconds, Relaxed);
+        self.bell().tick16.store(tick16(milliseconds) as u32, Relaxed);
     }
 
     /// Gives the memory back, though a process has it mapped still: to it nothing is there, and nothing is to be counted.

@@ -183,7 +183,7 @@ mod tests {
             [(0, 0, 0), (1, 17, 1), (STACKS as u32 - 1, 4000, LARGE - 1), (7, 5, 1 << 40), (3, 0, LARGE)];
         for (stack, ms, size) in all {
             for address in [0x7fff_ffff_fff8, 0x5555_5555_52a0, 0x7f00_0000_0000] {
-                let word = block(stack, ms, size, address);
+                let word = block(stack, tick16(ms), size, address);
                 assert!(is_block(word) && extra_of(word).is_none());
                 assert_eq!((block_stack(word), block_ms(word)), (stack, ms));
                 let rest = extra(size_extra(size), address + SIZE_EXTRA);
