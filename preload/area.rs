@@ -12,7 +12,7 @@ use super::pages::*;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
-pub const MAGIC: u64 = 0x0006_7061_6568_6d76;
+pub const MAGIC: u64 = 0x0007_7061_6568_6d76;
 
 /// How allocations are counted.
 pub const MODE_OFF: u32 = 0;
@@ -25,8 +25,9 @@ pub const MODE_EXACT: u32 = 2;
 /// is in the next. So a program with few stacks writes to few pages. Sizes in bits.
 pub const RULE_TABLES: [u32; 3] = [11, 14, 17];
 pub const RULES: usize = in_all(&RULE_TABLES, RULE_TABLES.len());
-/// Words of all stacks.
-pub const WORDS: usize = 1 << 27;
+/// Words of all descriptions, and nodes of all stacks.
+pub const WORDS: usize = 1 << 25;
+pub const NODE_COUNT: usize = 1 << 26;
 /// Threads that count for themselves; the others share the last one.
 pub const SHARDS: usize = 64;
 /// A shard has counts for so many stacks at once, in chunks.
@@ -71,8 +72,9 @@ pub const LEAF_WINDOW_PART: usize = 7;
 pub const LEAF_PART: usize = 8;
 pub const BLOCK_PART: usize = 9;
 pub const SAMPLE_PART: usize = 10;
+pub const NODE_PART: usize = 11;
 
-pub const PARTS: [Part; 11] = in_a_row([
+pub const PARTS: [Part; 12] = in_a_row([
     AT_GIVEN + GIVEN * 4,
     RULES * size_of::<Rule>(),
     REQUESTS * size_of::<Request>(),
@@ -84,18 +86,19 @@ pub const PARTS: [Part; 11] = in_a_row([
     LEAVES * LEAF_BYTES,
     MAX_WORDS * 8,
     SAMPLES * size_of::<Sample>(),
+    NODE_COUNT * size_of::<Node>(),
 ]);
 
 /// The head has so much space.
 pub const AT_GIVEN: usize = 16 << 10;
 pub const CHUNK_BYTES: usize = CHUNK_STACKS * size_of::<Count>();
 /// All of the file.
-pub const BYTES: usize = PARTS[SAMPLE_PART].at + PARTS[SAMPLE_PART].bytes;
+pub const BYTES: usize = PARTS[NODE_PART].at + PARTS[NODE_PART].bytes;
 /// vmaudit has this much mapped: what it writes to. It reads the rest.
 pub const SERVED: usize = PARTS[STACK_PART].at;
 
-const fn in_a_row(bytes: [usize; 11]) -> [Part; 11] {
-    let mut parts = [Part { at: 0, bytes: 0 }; 11];
+const fn in_a_row(bytes: [usize; 12]) -> [Part; 12] {
+    let mut parts = [Part { at: 0, bytes: 0 }; 12];
     let (mut at, mut index) = (0, 0);
     while index < bytes.len() {
         let whole = (bytes[index] + 0xffff) & !0xffff;
@@ -310,22 +313,6 @@ pub fn interpreted(word: u64) -> Option<(u32, i32)> {
     (word >> 63 != 0 && description <= STACKS as u32).then_some((description, word as i32))
 }
 
-/// Stacks that end alike share their outer frames, if these are as many as a multiple of this.
-pub const TAIL: usize = 8;
-
-/// In the place of a return address: the rest of the stack's words begin with that of this index. No address looks so
-/// (it is not canonical), and no [`interpreted_word`].
-#[inline]
-pub fn rest_word(at: usize) -> u64 {
-    1 << 62 | at as u64
-}
-
-/// What [`rest_word`] was given.
-#[inline]
-pub fn rest(word: u64) -> Option<usize> {
-    (word >> 62 == 1).then_some(word as u32 as usize)
-}
-
 /// Of all threads, but for what each has not added yet.
 #[repr(C, align(64))]
 pub struct Total {
@@ -377,6 +364,8 @@ pub const BY_BP: u8 = 2;
 pub const ROOT: u8 = 3;
 /// No rule leads on.
 pub const STOP: u8 = 4;
+/// The frame begins where the word `cfa` bytes from rbp says, and the caller's rbp is so many words from where rbp points to.
+pub const THROUGH_BP: u8 = 5;
 
 /// The address is where a call returns to, or with `innermost` an instruction that is about to run.
 #[inline]
@@ -410,13 +399,23 @@ pub fn spread(key: u64, bits: u32) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
 }
 
-/// A call stack, innermost frame first. The words of several may be the same ([`rest_word`]).
+/// A frame, and those outside of it.
+#[repr(C)]
+pub struct Node {
+    /// A return address, or [`interpreted_word`].
+    pub word: AtomicU64,
+    /// The node of its caller, which has a lower number; 0: this is the outermost one.
+    pub parent: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// A call stack, or a description.
 #[repr(C)]
 pub struct Stack {
-    /// Index of its first word.
+    /// The node of its innermost frame, or the index of a description's first word.
     pub first: AtomicU32,
-    /// Frames; written last.
-    pub frames: AtomicU32,
+    /// Words of a description; otherwise 1. Written last.
+    pub len: AtomicU32,
     /// [`FUNCTIONS`]' index | [`INCOMPLETE`] or [`TRUNCATED`].
     pub what: AtomicU32,
     /// [`Head::code`] when it was walked.
@@ -482,6 +481,8 @@ pub const REQUEST_WAITS: u32 = 2;
 pub const REQUEST_ANSWERED: u32 = 3;
 pub const REQUEST_TO_END: u32 = 1;
 pub const REQUEST_INNERMOST: u32 = 2;
+/// Nothing is requested but that vmaudit looks at what is mapped: the library has met a module.
+pub const REQUEST_MODULE: u32 = 4;
 
 /// Where [`AT_GIVEN`] has a size: none of an allocator's steps is within four bytes.
 #[inline]

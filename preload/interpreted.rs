@@ -11,8 +11,8 @@ use super::memory::{self, Area};
 use super::setup;
 use super::stacks;
 use super::sys;
-use super::thread::{MOST_FRAMES, Thread};
-use super::walk::{self, Registers, mix};
+use super::thread::{Level, MOST_FRAMES, Thread};
+use super::walk::{self, Native, Registers, mix};
 use core::sync::atomic::Ordering::*;
 
 /// Frames that are taken.
@@ -42,8 +42,22 @@ struct Running {
 struct Pair {
     hash: u64,
     native: u32,
+    what: u32,
     stack: u32,
 }
+
+/// A frame of the stack that was composed last: a return address and 0, or what stands for a function's code, and the place in it
+/// with [`INTERPRETED`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Item {
+    what: (u64, u64),
+    node: u32,
+}
+
+const INTERPRETED: u64 = 1 << 63;
+/// More than a return address is, and no code's number.
+const CUT: (u64, u64) = (0, INTERPRETED);
 
 /// Of a thread; zeros at first.
 #[repr(C)]
@@ -62,7 +76,9 @@ pub struct Interpreted {
     newest: u64,
     made: u64,
     running: [Running; MOST],
-    words: [u64; MOST_FRAMES + MOST + 1],
+    /// The outermost frame first.
+    items: [Item; MOST_FRAMES + MOST + 1],
+    item_count: usize,
     pairs: [Pair; PAIRS],
 }
 
@@ -118,38 +134,59 @@ pub fn begin(thread: &mut Thread) {
     if !thread.memory.is_null() {
         let own = unsafe { &mut (*thread.memory).interpreted };
         own.version = 0;
+        own.item_count = 0;
         own.pairs.iter_mut().for_each(|pair| pair.stack = 0);
     }
 }
 
 /// The number of the stack that is `native` with what is interpreted on it.
 #[inline(never)]
-pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8, native: u32) -> u32 {
+pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8, native: Native) -> u32 {
+    let area = memory::area();
+    let code = area.head().code.load(Acquire);
+    let with = match native.node {
+        0 => None,
+        _ => interpreted_on(thread, registers, function, native),
+    };
+    with.unwrap_or_else(|| stacks::number(area, native.node, function as u32 | native.flags, code))
+}
+
+/// None: nothing is interpreted, or nothing that is to be believed.
+fn interpreted_on(thread: &mut Thread, registers: &Registers, function: u8, native: Native) -> Option<u32> {
     let area = memory::area();
     let version = area.head().interpreted.load(Acquire);
-    if version == 0 || native == 0 {
-        return native;
+    if version == 0 {
+        return None;
     }
     let own = unsafe { &mut (*thread.memory).interpreted };
     if own.version != version || !own.is_same_list() || (thread.state == 0 && own.is_due()) {
         find(thread, own, version);
     }
     if thread.state == 0 {
-        return native;
+        return None;
     }
     let hash = match own.read(thread.state, registers.sp()) {
-        Chain::Nothing => return native,
+        Chain::Nothing => return None,
         Chain::Broken => {
             area.head().doubts.broken_frames.fetch_add(1, Relaxed);
-            return native;
+            return None;
         }
         Chain::Read(hash) => hash,
     };
-    let pair = &own.pairs[pair_at(native, hash)];
-    if pair.hash == hash && pair.native == native && pair.stack != 0 {
-        return pair.stack;
+    let what = function as u32 | native.flags;
+    let at = pair_at(native.node, hash);
+    let pair = &own.pairs[at];
+    if pair.hash == hash && pair.native == native.node && pair.what == what && pair.stack != 0 {
+        return Some(pair.stack);
     }
-    compose(thread, registers, function, (native, hash))
+    if !native.is_newest {
+        walk::walk(thread, registers, function);
+    }
+    let stack = compose(thread, native)?;
+    let own = unsafe { &mut (*thread.memory).interpreted };
+    let number = stacks::number(area, stack, what, area.head().code.load(Acquire));
+    own.pairs[at] = Pair { hash, native: native.node, what, stack: number };
+    Some(number)
 }
 
 #[inline(always)]
@@ -331,76 +368,89 @@ fn find(thread: &mut Thread, own: &mut Interpreted, version: u32) {
     }
 }
 
-/// The first time: the stack with the functions where they belong.
-#[cold]
-#[inline(never)]
-fn compose(thread: &mut Thread, registers: &Registers, function: u8, (native, hash): (u32, u64)) -> u32 {
-    let area = memory::area();
-    walk::walk_again(thread, registers, function);
-    // SAFETY: it is there; its memos are no part of this.
-    let (own, frames, pointers) = unsafe {
+/// The node of the stack that was walked last, with the functions where they belong. From the outermost frame on, what is as it
+/// was the last time has the node that it had.
+fn compose(thread: &mut Thread, native: Native) -> Option<u32> {
+    // SAFETY: it is there; its levels are no part of what is interpreted.
+    let (own, levels) = unsafe {
         let memory = thread.memory;
-        (
-            &mut *(&raw mut (*memory).interpreted),
-            &*(&raw const (*memory).frames),
-            &*(&raw const (*memory).pointers),
-        )
+        let levels: &[Level] = &*(&raw const (*memory).levels);
+        (&mut *(&raw mut (*memory).interpreted), levels.get(..(*memory).len)?)
     };
-    let (len, flags) = unsafe { (&(*thread.memory).len, &(*thread.memory).flags) };
-    let (len, flags, count) = (*len, *flags, own.count as usize);
-    let mut out = 0;
-    let mut push = |words: &mut [u64], word: u64| {
-        words[out] = word;
-        out += 1;
-    };
-    let code = area.head().code.load(Acquire);
-    // Whatever comes first is further inside.
-    let mut done = 0;
-    for at in 0..=len {
-        while done < count {
-            let Some(end) = (done..count).find(|&end| own.running[end].under != 0) else { break };
-            if position(&pointers[..len], flags, own.running[end].under) != Some(at) {
-                break;
-            }
-            for running in done..=end {
-                let Running { code: object, number, at, .. } = own.running[running];
-                let known = describe(area, own, (object, number));
-                if known == 0 {
-                    return native;
-                }
-                push(&mut own.words, interpreted_word(known, at));
-            }
-            if own.is_cut != 0 && end + 1 == count {
-                push(&mut own.words, interpreted_word(0, 0));
-            }
-            done = end + 1;
+    let mut composed = Composed { area: memory::area(), node: 0, count: 0, is_same: true };
+    let mut level = 0usize;
+    let count = own.count as usize;
+    let mut rest = count;
+    while let Some(end) = (0..rest).rev().find(|&end| own.running[end].under != 0) {
+        let start =
+            (0..end).rev().find(|&before| own.running[before].under != 0).map_or(0, |before| before + 1);
+        let under = own.running[end].under;
+        // The frame in whose memory they are. Where the outermost one that was found ends is not known.
+        let first = level.saturating_sub(1);
+        let host = levels[first..].iter().position(|level| level.sp <= under).map(|at| first + at);
+        let is_outside = host == Some(0) && native.flags & (INCOMPLETE | TRUNCATED) != 0;
+        let after = if is_outside { 0 } else { host.map_or(0, |host| host + 1) };
+        if host.is_none() || after < level || level > 1 && levels[level - 2].sp <= under {
+            // They belong to another stack: a signal's, or one that the thread has made itself.
+            composed.area.head().doubts.broken_frames.fetch_add(1, Relaxed);
+            own.item_count = 0;
+            return None;
         }
-        if at < len {
-            push(&mut own.words, frames[at]);
+        for of in &levels[level..after] {
+            composed.push(own, (of.ip, 0), |_| Some(of.ip))?;
         }
+        level = after;
+        if own.is_cut != 0 && end + 1 == count {
+            composed.push(own, CUT, |_| Some(interpreted_word(0, 0)))?;
+        }
+        for running in (start..=end).rev() {
+            let Running { code, number, at, .. } = own.running[running];
+            composed.push(own, (number, at | INTERPRETED), |own| {
+                let description = describe(memory::area(), own, (code, number));
+                (description != 0).then(|| interpreted_word(description, at))
+            })?;
+        }
+        rest = start;
     }
-    // They belong to another stack: a signal's, or one that the thread has made itself.
-    if (done..count).any(|at| own.running[at].under != 0) {
-        area.head().doubts.broken_frames.fetch_add(1, Relaxed);
-        return native;
+    for of in &levels[level..] {
+        composed.push(own, (of.ip, 0), |_| Some(of.ip))?;
     }
-    let all = own.words[..out].iter().fold(mix(code as u64, function as u64), |hash, &word| mix(hash, word));
-    let stack = stacks::intern(area, (out, all), (function as u32 | flags, code), |at| own.words[at]);
-    if stack == 0 {
-        return 0;
-    }
-    own.pairs[pair_at(native, hash)] = Pair { hash, native, stack };
-    stack
+    own.item_count = composed.count;
+    Some(composed.node)
 }
 
-/// Before which frame of a stack something belongs that lies in the memory of that frame.
-fn position(pointers: &[u64], flags: u32, under: u64) -> Option<usize> {
-    let after = pointers.partition_point(|&pointer| pointer <= under);
-    // Where the outermost frame that was found ends is not known.
-    if after == pointers.len() && flags & (INCOMPLETE | TRUNCATED) != 0 {
-        return Some(after);
+/// A stack as far as it is composed.
+struct Composed {
+    area: Area,
+    node: u32,
+    count: usize,
+    /// All of it is as it was the last time.
+    is_same: bool,
+}
+
+impl Composed {
+    /// One frame more. None where there is no space.
+    fn push(
+        &mut self,
+        own: &mut Interpreted,
+        what: (u64, u64),
+        word: impl FnOnce(&Interpreted) -> Option<u64>,
+    ) -> Option<()> {
+        let is_known = self.count < own.item_count;
+        let known = *own.items.get(self.count)?;
+        self.is_same &= is_known && known.what == what;
+        if self.is_same {
+            self.node = known.node;
+        } else {
+            // What was there is not the former stack any more.
+            own.item_count = own.item_count.min(self.count);
+            let word = word(own)?;
+            self.node = Some(stacks::child(self.area, self.node, word)).filter(|&node| node != 0)?;
+            own.items[self.count] = Item { what, node: self.node };
+        }
+        self.count += 1;
+        Some(())
     }
-    after.checked_sub(1)
 }
 
 /// The number under which a code's description is in the area; 0: there is no space for it.
@@ -444,7 +494,7 @@ fn describe(area: Area, own: &Interpreted, (code, number): (u64, u64)) -> u32 {
         ];
         let words = |length: usize| length.div_ceil(8);
         let len = header.len() + parts.iter().map(|part| words(part.1)).sum::<usize>();
-        stacks::intern(area, (len, number), (DESCRIPTION, 0), |mut at| {
+        stacks::text(area, (len, number), |mut at| {
             if let Some(word) = header.get(at) {
                 return *word;
             }

@@ -14,11 +14,13 @@
 
 pub mod area;
 mod blocks;
+mod cfi;
 mod interpreted;
 mod math;
 mod memory;
 pub mod pages;
 mod real;
+mod rules;
 mod samples;
 mod search;
 mod setup;
@@ -26,6 +28,7 @@ mod shadow;
 mod socket;
 mod stacks;
 mod sys;
+mod tables;
 mod thread;
 mod walk;
 

@@ -6,6 +6,7 @@
 use super::area::*;
 use super::pages::{ADDRESS_BITS, LEAF_BYTES, STACKS, WINDOW_BITS};
 use super::sys::{self, PAGE};
+use super::{rules, stacks};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -38,6 +39,7 @@ impl Area {
     part!(request, REQUEST_PART, Request);
     part!(stack, STACK_PART, Stack);
     part!(word, WORD_PART, AtomicU64);
+    part!(node, NODE_PART, Node);
     part!(owner, OWNER_PART, AtomicU32);
     part!(leaf_window, LEAF_WINDOW_PART, AtomicU32);
     part!(sample, SAMPLE_PART, Sample);
@@ -224,6 +226,8 @@ pub fn wipe() {
 
 /// A child of fork has nothing of the area, nor of the tables that lead into it.
 pub fn forked() {
+    rules::forked();
+    stacks::forked();
     MAPPED.iter().for_each(|mapped| mapped.store(0, Relaxed));
     tables().for_each(|(table, _)| table.store(null_mut(), Relaxed));
     SLOTS.iter().for_each(Slot::forked);
@@ -234,6 +238,8 @@ pub fn forked() {
 /// In a child that was forked while this thread was in a hook (by a handler of a signal): what the hook goes on with.
 pub fn forked_in_a_hook() {
     wipe();
+    rules::forked_in_a_hook();
+    stacks::forked_in_a_hook();
     for (table, bytes) in tables() {
         unsafe { sys::map_at(table.load(Relaxed) as usize, bytes, None, true) };
     }
@@ -392,67 +398,6 @@ fn find_or_add_leaf(window: usize) -> Option<usize> {
     Some(next)
 }
 
-/// What is found by a hash: a stack's number, or where the outer frames of stacks begin, + 1; 0 while it is being made.
-#[repr(C)]
-pub struct Hash {
-    pub hash: AtomicU64,
-    pub found: AtomicU32,
-    pad: AtomicU32,
-}
-
-const HASH_PROBES: usize = 16;
-
-/// Open hash tables, each larger than the one before, in this process' own memory; sizes in bits.
-pub struct HashTables<const N: usize> {
-    bits: [u32; N],
-    at: [AtomicPtr<Hash>; N],
-}
-
-pub static STACK_HASHES: HashTables<5> = HashTables::new([11, 14, 17, 20, 23]);
-pub static TAIL_HASHES: HashTables<5> = HashTables::new([9, 13, 16, 19, 22]);
-
-impl<const N: usize> HashTables<N> {
-    const fn new(bits: [u32; N]) -> HashTables<N> {
-        HashTables { bits, at: [const { AtomicPtr::new(null_mut()) }; N] }
-    }
-
-    /// Where a hash may be, in the order of the search. Tables are made when the search comes to them.
-    pub fn places(&'static self, hash: u64) -> impl Iterator<Item = &'static Hash> {
-        let tables = (0..N).map_while(|level| self.table(level).map(|table| (table, self.bits[level])));
-        tables.flat_map(move |(table, bits)| {
-            let home = spread(hash, bits);
-            // SAFETY: the table has as many entries.
-            (home..home + HASH_PROBES).map(move |at| unsafe { &*table.add(at & ((1 << bits) - 1)) })
-        })
-    }
-
-    fn table(&self, level: usize) -> Option<*mut Hash> {
-        let known = self.at[level].load(Acquire);
-        if known.is_null() { self.add(level) } else { Some(known) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn add(&self, level: usize) -> Option<*mut Hash> {
-        sys::lock(&LOCK);
-        let mut table = self.at[level].load(Relaxed);
-        if table.is_null() {
-            table = sys::map_private(self.bytes(level)).cast();
-            self.at[level].store(table, Release);
-        }
-        LOCK.store(0, Release);
-        (!table.is_null()).then_some(table)
-    }
-
-    fn bytes(&self, level: usize) -> usize {
-        size_of::<Hash>() << self.bits[level]
-    }
-
-    fn tables(&'static self) -> impl Iterator<Item = (&'static AtomicPtr<u8>, usize)> {
-        self.at.iter().enumerate().map(|(level, at)| (plain(at), self.bytes(level)))
-    }
-}
-
 /// Pointers differ by what they point to only.
 fn plain<T>(at: &'static AtomicPtr<T>) -> &'static AtomicPtr<u8> {
     // SAFETY: both are a word.
@@ -462,13 +407,16 @@ fn plain<T>(at: &'static AtomicPtr<T>) -> &'static AtomicPtr<u8> {
 fn tables() -> impl Iterator<Item = (&'static AtomicPtr<u8>, usize)> {
     let chunks = CHUNKS_OF.iter().map(|each| (plain(each), CHUNKS_OF_BYTES));
     let nodes = NODES.iter().map(|each| (plain(each), NODE_BYTES));
-    let hashes = STACK_HASHES.tables().chain(TAIL_HASHES.tables());
-    chunks.chain(nodes).chain(hashes).filter(|(table, _)| !table.load(Relaxed).is_null())
+    chunks.chain(nodes).filter(|(table, _)| !table.load(Relaxed).is_null())
 }
 
 /// # Safety
 /// As [`unmap`].
 unsafe fn forget_tables() {
+    unsafe {
+        rules::unmap();
+        stacks::unmap();
+    }
     for (table, bytes) in tables() {
         unsafe { sys::unmap(table.swap(null_mut(), Relaxed), bytes) };
     }

@@ -2,6 +2,7 @@
 //! found.
 
 use super::area::FUNCTIONS;
+use super::cfi::Module;
 use super::setup::{HEEDED_BITS, heed};
 use core::arch::global_asm;
 use core::ptr::null_mut;
@@ -87,6 +88,7 @@ global_asm!(
     ".weak dlopen",
     ".weak dladdr",
     ".weak dl_iterate_phdr",
+    ".weak _dl_find_object",
     ".weak pthread_key_create",
     ".weak pthread_setspecific",
     ".weak pthread_atfork",
@@ -269,6 +271,18 @@ pub fn dlclose(handle: *mut u8) -> i32 {
         0 => -1,
         real => call!(real, fn(*mut u8) -> i32, handle),
     }
+}
+
+/// The module that an address is in, where libc finds it without a lock (glibc 2.35).
+pub fn module_of(address: u64) -> Option<Module> {
+    let find = weak!("_dl_find_object");
+    // struct dl_find_object: flags, where it begins and ends, link map, PT_GNU_EH_FRAME …
+    let mut object = [0u64; 12];
+    if find == 0 || call!(find, fn(u64, *mut u64) -> i32, address, object.as_mut_ptr()) != 0 {
+        return None;
+    }
+    let [_, start, end, _, header, ..] = object;
+    Some(Module { start, end, header })
 }
 
 /// How many libraries were unloaded so far.

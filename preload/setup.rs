@@ -3,7 +3,7 @@
 use super::area::*;
 use super::memory::{self, Slot, area};
 use super::thread::{Thread, current};
-use super::{real, samples, shadow, socket, stacks, sys, walk};
+use super::{real, rules, samples, shadow, socket, stacks, sys, walk};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 /// What is counted now: the generation, and in the two lowest bits [`MODE_EXACT`] …; in a page that a child of fork finds
@@ -421,6 +421,7 @@ unsafe extern "C" fn thread_ends(_: *mut u8) {
 /// A library may be gone: what is known of its code is void then.
 pub fn unloaded() {
     if mode() != MODE_OFF {
+        rules::unloaded();
         area().head().interpreted.store(0, Release);
         area().head().code.fetch_add(1, AcqRel);
     }

@@ -33,6 +33,7 @@ const MAP_FIXED: usize = 0x10;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_NORESERVE: usize = 0x4000;
 const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+const MADV_DONTNEED: usize = 4;
 const MADV_REMOVE: usize = 9;
 const MADV_DONTFORK: usize = 10;
 const MADV_DONTDUMP: usize = 16;
@@ -149,6 +150,19 @@ fn map_anonymous(bytes: usize) -> *mut u8 {
 /// The memory must not be used any more.
 pub unsafe fn unmap(at: *mut u8, bytes: usize) {
     unsafe { call(MUNMAP, at as usize, bytes, 0, 0, 0, 0) };
+}
+
+/// Zeros, and no memory, in the place of what is in private memory, from the beginning of a page on.
+///
+/// # Safety
+/// All that others find there meanwhile is what was there, or zeros.
+pub unsafe fn empty_private(at: *mut u8, bytes: usize) {
+    if unsafe { call(MADVISE, at as usize, bytes, MADV_DONTNEED, 0, 0, 0) } < 0 {
+        // It is locked.
+        for word in 0..bytes / 8 {
+            unsafe { at.cast::<u64>().add(word).write_volatile(0) };
+        }
+    }
 }
 
 /// Gives back what is in whole pages of the range, of a shared file in memory.

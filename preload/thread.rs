@@ -84,10 +84,15 @@ pub struct Memo {
     pub bp: u64,
     /// All bits where a frame was found by `bp`, otherwise none.
     pub bp_mask: u64,
+    /// Its number; 0: it has none so far.
     pub stack: u32,
     pub code: u32,
+    /// Who called, in [`FUNCTIONS`](super::area::FUNCTIONS).
     pub what: u32,
     pub len: u32,
+    pub node: u32,
+    /// How the stack ends.
+    pub flags: u32,
     /// Distances from `sp`.
     pub at: [u32; MEMO_WORDS],
     pub word: [u64; MEMO_WORDS],
@@ -101,14 +106,39 @@ pub struct Memos {
     pub memos: [Memo; 2],
 }
 
+/// A frame of the stack that was walked last, and what the walk read to find its caller.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Level {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    /// Where the caller's rbp was saved, and what was there; 0: nowhere.
+    pub saved_at: u64,
+    pub saved: u64,
+    /// The word that said where the frame begins, in the same way.
+    pub through_at: u64,
+    pub through: u64,
+    /// Of the stack from here outwards.
+    pub node: u32,
+    pub uses_bp: bool,
+    /// This frame or one further out is found by what rbp is here.
+    pub bp_matters: bool,
+}
+
 /// Outside of the thread's stack, which may be small.
 #[repr(C)]
 pub struct Memory {
-    /// The stack that was walked last: return addresses, the stack pointer of each, how many.
-    pub frames: [u64; MOST_FRAMES],
-    pub pointers: [u64; MOST_FRAMES],
+    /// The stack that was walked last, the outermost frame first; and space for one that is being walked.
+    pub levels: [Level; 2 * MOST_FRAMES],
     pub len: usize,
     pub flags: u32,
+    /// What the walk depended on besides: the state of the code, the end of the stack's mapping; 0: it is not to be relied on.
+    pub code: u32,
+    pub stack_end: u64,
+    /// Where it found that there is no caller, and what was there.
+    pub end_at: u64,
+    pub end: u64,
     pub interpreted: Interpreted,
     /// How many sets there are, less 1: a power of two.
     pub last_set: usize,
@@ -241,6 +271,7 @@ impl Thread {
             }
         } else {
             // They lead to stacks of a former area.
+            unsafe { (*known).stack_end = 0 };
             for set in 0..=unsafe { (*known).last_set } {
                 let memos = unsafe { &mut *(&raw mut (*known).memos).cast::<Memos>().add(set) };
                 memos.memos.iter_mut().for_each(|memo| memo.ip = 0);

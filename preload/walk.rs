@@ -4,10 +4,11 @@ use super::area::{self, *};
 use super::interpreted;
 use super::memory::{self, Area, reach};
 use super::pages::ADDRESS_BITS;
+use super::rules::{self, Learned};
 use super::setup;
-use super::stacks::intern;
+use super::stacks::{child, number};
 use super::sys;
-use super::thread::{MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
+use super::thread::{Level, MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Registers as a hook finds them, in the order in which it pushes them.
@@ -61,17 +62,56 @@ pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32
     let code = area.head().code.load(Relaxed);
     // SAFETY: it is there.
     let set = unsafe { Memory::memos(thread.memory, key_of(registers)) };
+    let memo = &set.memos[set.last & 1];
+    let is_native = area.head().interpreted.load(Relaxed) == 0;
+    if is_native && memo.stack != 0 && memo.is_of(registers, function, code) {
+        return memo.stack;
+    }
+    find_number(thread, registers, function)
+}
+
+#[inline(never)]
+fn find_number(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
+    let area = memory::area();
+    let code = area.head().code.load(Relaxed);
+    // SAFETY: it is there.
+    let set = unsafe { Memory::memos(thread.memory, key_of(registers)) };
     let last = set.last & 1;
-    let memo = &set.memos[last];
-    if memo.is_of(registers, function, code) {
-        return with_interpreted(thread, registers, function, memo.stack);
+    let known = [last, last ^ 1].into_iter().find(|&of| set.memos[of].is_of(registers, function, code));
+    if let Some(of) = known {
+        set.last = of;
+        let memo = &mut set.memos[of];
+        if area.head().interpreted.load(Relaxed) != 0 {
+            let native = Native { node: memo.node, flags: memo.flags, is_newest: false };
+            return interpreted::stack_of(thread, registers, function, native);
+        }
+        if memo.stack == 0 {
+            memo.stack = number(area, memo.node, function as u32 | memo.flags, code);
+        }
+        return memo.stack;
     }
-    let stack = set.other(last, registers, function, code);
-    if stack != 0 {
-        return with_interpreted(thread, registers, function, stack);
+    let native = walk(thread, registers, function);
+    if area.head().interpreted.load(Relaxed) != 0 {
+        return interpreted::stack_of(thread, registers, function, native);
     }
-    let stack = walk(thread, registers, function);
-    with_interpreted(thread, registers, function, stack)
+    let stack = number(area, native.node, function as u32 | native.flags, code);
+    // SAFETY: as above.
+    let memo = unsafe { Memory::memos(thread.memory, key_of(registers)) }.newest();
+    if memo.ip != 0 {
+        memo.stack = stack;
+    }
+    stack
+}
+
+/// A stack without what is interpreted on it.
+#[derive(Clone, Copy)]
+pub struct Native {
+    /// 0: there was no space.
+    pub node: u32,
+    /// How it ends: [`INCOMPLETE`], [`TRUNCATED`].
+    pub flags: u32,
+    /// It is the one that was walked last.
+    pub is_newest: bool,
 }
 
 #[inline(always)]
@@ -102,37 +142,16 @@ impl Memo {
 }
 
 impl Memos {
-    /// The stack that the other one is of, which is the last one then; 0: none.
-    #[inline(never)]
-    fn other(&mut self, last: usize, registers: &Registers, function: u8, code: u32) -> u32 {
-        let other = &self.memos[last ^ 1];
-        if !other.is_of(registers, function, code) {
-            return 0;
-        }
-        let stack = other.stack;
-        self.last = last ^ 1;
-        stack
-    }
-
     /// In the place of the one that was of use before the last one.
     #[inline(always)]
     fn next(&mut self) -> &mut Memo {
         self.last = self.last & 1 ^ 1;
         &mut self.memos[self.last]
     }
-}
 
-#[inline(always)]
-fn with_interpreted(thread: &mut Thread, registers: &Registers, function: u8, stack: u32) -> u32 {
-    match memory::area().head().interpreted.load(Relaxed) {
-        0 => stack,
-        _ => interpreted::stack_of(thread, registers, function, stack),
+    fn newest(&mut self) -> &mut Memo {
+        &mut self.memos[self.last & 1]
     }
-}
-
-/// Leaves the stack's frames, and how it ends, in the thread's memory.
-pub fn walk_again(thread: &mut Thread, registers: &Registers, function: u8) {
-    walk(thread, registers, function);
 }
 
 /// A thread may run on a stack that it has made itself.
@@ -158,101 +177,210 @@ pub fn mix(hash: u64, word: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
+/// Leaves the stack's frames in the thread's memory, and what was read for that in a memo.
 #[inline(never)]
-fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
+pub fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> Native {
+    let (code, first) = (memory::area().head().code.load(Acquire), registers.sp());
+    let known = known_levels(thread, first, code);
+    let (mut walked, may_change) = walk_to(thread, registers, code, known);
+    if walked.is_none() {
+        // With what is known it is too deep: that has to go.
+        (walked, _) = walk_to(thread, registers, code, 0);
+    }
+    let native = walked.unwrap_or(Native { node: 0, flags: INCOMPLETE, is_newest: true });
+    // SAFETY: it is there, and the memos are no part of the rest.
+    let (memory, memo) = unsafe { (&*thread.memory, Memory::memos(thread.memory, key_of(registers)).next()) };
+    (memo.ip, memo.stack) = (0, 0);
+    // What could not be requested may be known the next time.
+    if !may_change && native.node != 0 && memo.note(memory, first) {
+        (memo.sp, memo.bp, memo.node, memo.flags) = (first, registers.bp, native.node, native.flags);
+        (memo.code, memo.what) = (code, function as u32);
+        memo.ip = registers.ip;
+    }
+    native
+}
+
+/// How many of the frames that were walked last are what a walk would find there again: from the outermost one on.
+fn known_levels(thread: &Thread, first: u64, code: u32) -> usize {
+    // SAFETY: it is there. What is read is between the hook's stack pointer and the end of the stack's mapping.
+    unsafe {
+        let memory = &*thread.memory;
+        let is_there = |at: u64, word: u64| at == 0 || at >= first && *(at as *const u64) == word;
+        let is_same = memory.stack_end == thread.stack_end && memory.code == code;
+        if !is_same || !is_there(memory.end_at, memory.end) {
+            return 0;
+        }
+        let (mut known, mut return_at, mut ip) = (0, 0, 0);
+        for level in memory.levels.iter().take(memory.len) {
+            let Level { sp, saved_at, saved, through_at, through, .. } = *level;
+            let is_same =
+                is_there(return_at, ip) && is_there(saved_at, saved) && is_there(through_at, through);
+            if sp < first || !is_same {
+                break;
+            }
+            (return_at, ip) = (sp - 8, level.ip);
+            known += 1;
+        }
+        known
+    }
+}
+
+/// Walks up to a frame that is known, or to the end. None where there are more frames than space for them. True where another
+/// walk may find more.
+fn walk_to(
+    thread: &mut Thread,
+    registers: &Registers,
+    code: u32,
+    mut known: usize,
+) -> (Option<Native>, bool) {
     let area = memory::area();
     let head = area.head();
-    let code = head.code.load(Acquire);
-    // SAFETY: it is there, and the memos are no part of the rest.
-    let memo = unsafe { Memory::memos(thread.memory, key_of(registers)) }.next();
-    let (frames, pointers) =
-        unsafe { (&mut *(&raw mut (*thread.memory).frames), &mut *(&raw mut (*thread.memory).pointers)) };
+    // SAFETY: it is there; nothing below has another reference to it.
+    let memory = unsafe { &mut *thread.memory };
     let first_sp = registers.sp();
     let (mut ip, mut sp, mut bp) = (registers.ip, first_sp, registers.bp);
-    let mut hash = mix(code as u64, function as u64);
-    let (mut len, mut words, mut requests) = (0, 0, 0);
-    let (mut flags, mut may_change) = (0, false);
-    (memo.ip, memo.bp_mask) = (0, 0);
-    // Where rbp was saved: of compilers that use it for anything, it says something new with each call, and counts
-    // only where a frame is found by it.
-    let mut bp_from = BP_REGISTER;
-    let mut note = |memo: &mut Memo, address: u64, word: u64| {
-        if words < MEMO_WORDS {
-            memo.at[words] = (address - first_sp) as u32;
-            memo.word[words] = word;
-        }
-        words += 1;
-    };
+    let (mut fresh, mut requests) = (0, 0);
+    let (mut flags, mut may_change, mut end) = (0, false, (0, 0));
+    const LAST: usize = 2 * MOST_FRAMES - 1;
     loop {
-        (frames[len], pointers[len]) = (ip, sp);
-        len += 1;
-        hash = mix(hash, ip);
-        if len == MOST_FRAMES {
-            flags = TRUNCATED;
+        while known > 0 && memory.levels[known - 1].sp < sp {
+            known -= 1;
+        }
+        if known > 0 {
+            let level = &memory.levels[known - 1];
+            if level.sp == sp && level.ip == ip && (level.bp == bp || !level.bp_matters) {
+                (flags, end) = (memory.flags, (memory.end_at, memory.end));
+                break;
+            }
+        }
+        if fresh == MOST_FRAMES {
+            (flags, known) = (TRUNCATED, 0);
             break;
         }
+        let level = &mut memory.levels[LAST - fresh];
+        fresh += 1;
+        (level.ip, level.sp, level.bp) = (ip, sp, bp);
+        (level.saved_at, level.through_at, level.uses_bp, level.bp_matters) = (0, 0, false, false);
         // The innermost address is behind a call, too: that of the hook.
-        let key = rule_key(ip, false, code);
-        let mut rule = find(area, key);
-        if rule == 0 && requests < MAX_REQUESTS && !is_generated(head, ip) {
-            requests += 1;
-            if request_rules(thread, (ip, sp, bp), code) {
-                rule = find(area, key);
-            }
+        let mut rule = rules::find(ip, code);
+        if rule == 0 && !is_generated(head, ip) {
+            rule = learn(thread, (ip, sp, bp), code, &mut requests);
         }
         // No jump by a table: what comes next cannot be predicted along different stacks.
         let kind = kind_of(rule);
-        let base = if kind == BY_SP { sp } else { bp };
-        if kind > BY_BP || kind == 0 {
+        let is_through = kind == THROUGH_BP;
+        let goes_on = matches!(kind, BY_SP | BY_BP) || is_through;
+        if !goes_on {
+            known = 0;
             if kind != ROOT {
                 flags = INCOMPLETE;
                 may_change = kind != STOP && !is_generated(head, ip);
             }
             break;
         }
-        if kind == BY_BP {
-            match bp_from {
-                BP_KNOWN => {}
-                BP_REGISTER => memo.bp_mask = u64::MAX,
-                at => note(memo, at, bp),
-            }
-            bp_from = BP_KNOWN;
+        (flags, may_change) = (INCOMPLETE, true);
+        level.uses_bp = kind != BY_SP;
+        // SAFETY: what is read is above the hook's frame and in the stack.
+        let read = |at: u64| {
+            let is_in = at >= first_sp && at <= thread.stack_end - 8;
+            is_in.then(|| unsafe { *(at as *const u64) })
+        };
+        let mut cfa = (if kind == BY_SP { sp } else { bp }).wrapping_add(cfa_of(rule) as u64);
+        if is_through {
+            let Some(word) = read(cfa) else { break };
+            (level.through_at, level.through) = (cfa, word);
+            cfa = word;
         }
-        let cfa = base.wrapping_add(cfa_of(rule) as u64);
         if cfa <= sp || cfa > thread.stack_end || cfa & 7 != 0 {
-            (flags, may_change) = (INCOMPLETE, true);
             break;
         }
         let saved = bp_of(rule);
-        if saved != 0 {
-            let at = cfa.wrapping_add((saved * 8) as u64);
-            if at < first_sp || at > thread.stack_end - 8 {
-                (flags, may_change) = (INCOMPLETE, true);
-                break;
-            }
-            // SAFETY: above the hook's frame and in the stack, as is the return address.
-            (bp, bp_from) = (unsafe { *(at as *const u64) }, at);
+        if saved != 0 || is_through {
+            let at = (if is_through { bp } else { cfa }).wrapping_add((saved * 8) as u64);
+            let Some(word) = read(at) else { break };
+            (level.saved_at, level.saved) = (at, word);
+            bp = word;
         }
-        ip = unsafe { *((cfa - 8) as *const u64) };
-        note(memo, cfa - 8, ip);
-        sp = cfa;
+        let Some(next) = read(cfa - 8) else { break };
+        if next >> ADDRESS_BITS != 0 {
+            break;
+        }
+        (flags, may_change) = (0, false);
+        (ip, sp) = (next, cfa);
         if ip < 4096 {
-            break;
-        }
-        if ip >> ADDRESS_BITS != 0 {
-            (flags, may_change) = (INCOMPLETE, true);
+            (known, end) = (0, (cfa - 8, next));
             break;
         }
     }
-    unsafe { ((*thread.memory).len, (*thread.memory).flags) = (len, flags) };
-    let stack = intern(area, (len, hash), (function as u32 | flags, code), |at| frames[at]);
-    // What could not be requested may be known the next time.
-    if words <= MEMO_WORDS && !may_change && stack != 0 {
-        (memo.sp, memo.bp, memo.stack) = (first_sp, registers.bp, stack);
-        (memo.code, memo.what, memo.len) = (code, function as u32, words as u32);
-        memo.ip = registers.ip;
+    if may_change {
+        known = 0;
     }
-    stack
+    if known + fresh > MOST_FRAMES {
+        memory.stack_end = 0;
+        return (None, false);
+    }
+    memory.levels.copy_within(LAST + 1 - fresh.., known);
+    (memory.len, memory.flags, memory.code) = (known + fresh, flags, code);
+    (memory.end_at, memory.end) = end;
+    memory.stack_end = if may_change { 0 } else { thread.stack_end };
+    let (mut node, mut matters) = match known {
+        0 => (0, false),
+        known => (memory.levels[known - 1].node, memory.levels[known - 1].bp_matters),
+    };
+    let mut has_space = known == 0 || node != 0;
+    for level in &mut memory.levels[known..known + fresh] {
+        node = if has_space { child(area, node, level.ip) } else { 0 };
+        has_space &= node != 0;
+        matters = level.uses_bp || level.saved_at == 0 && matters;
+        (level.node, level.bp_matters) = (node, matters);
+    }
+    (Some(Native { node, flags, is_newest: true }), may_change)
+}
+
+impl Memo {
+    /// Notes all words that the walk has read. False where there is no space for them.
+    fn note(&mut self, memory: &Memory, first_sp: u64) -> bool {
+        if memory.len > MEMO_WORDS {
+            return false;
+        }
+        let mut words = 0;
+        let (at, word) = (&mut self.at, &mut self.word);
+        let mut put = |address: u64, value: u64| {
+            if words < MEMO_WORDS {
+                (at[words], word[words]) = ((address - first_sp) as u32, value);
+            }
+            words += 1;
+        };
+        self.bp_mask = 0;
+        // Where rbp was saved: of compilers that use it for anything, it says something new with each call, and counts
+        // only where a frame is found by it.
+        let (mut bp_from, mut bp) = (BP_REGISTER, 0);
+        let levels = &memory.levels[..memory.len];
+        for (index, level) in levels.iter().enumerate().rev() {
+            if level.uses_bp {
+                match bp_from {
+                    BP_KNOWN => {}
+                    BP_REGISTER => self.bp_mask = u64::MAX,
+                    at => put(at, bp),
+                }
+                bp_from = BP_KNOWN;
+            }
+            if level.through_at != 0 {
+                put(level.through_at, level.through);
+            }
+            if level.saved_at != 0 {
+                (bp_from, bp) = (level.saved_at, level.saved);
+            }
+            if let Some(outer) = index.checked_sub(1) {
+                put(levels[outer].sp - 8, levels[outer].ip);
+            }
+        }
+        if memory.end_at != 0 {
+            put(memory.end_at, memory.end);
+        }
+        self.len = words as u32;
+        words <= MEMO_WORDS
+    }
 }
 
 #[inline(always)]
@@ -281,11 +409,40 @@ fn is_generated(head: &Head, address: u64) -> bool {
     head.generated.iter().take(len).any(within)
 }
 
-/// vmaudit unwinds the stack from here outwards, and publishes the rules along it. False where it does not
-/// answer: after the first time nothing is requested any more.
+/// The rule of a place that was on no stack before; 0: none so far.
 #[cold]
 #[inline(never)]
-fn request_rules(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
+fn learn(thread: &mut Thread, at: (u64, u64, u64), code: u32, requests: &mut u32) -> u64 {
+    let (place, _, _) = at;
+    let learned = rules::learn(place, code);
+    let mut is_answered = |flags| {
+        *requests += 1;
+        *requests <= MAX_REQUESTS && request_rules(thread, at, (code, flags))
+    };
+    match learned {
+        Learned::Rule { body, is_new } => {
+            if is_new && is_answered(REQUEST_MODULE) {
+                rules::is_seen(place);
+            }
+            body
+        }
+        Learned::Nothing if is_answered(0) => {
+            let body = find(memory::area(), rule_key(place, false, code));
+            // Code that is generated comes and goes.
+            if !is_generated(memory::area().head(), place) {
+                rules::learned(place, body, code);
+            }
+            body
+        }
+        Learned::Nothing => 0,
+    }
+}
+
+/// vmaudit unwinds the stack from here outwards, and publishes the rules along it, or only looks at what is mapped
+/// ([`REQUEST_MODULE`]). False where it does not answer: after the first time nothing is requested any more.
+#[cold]
+#[inline(never)]
+fn request_rules(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), (code, flags): (u32, u32)) -> bool {
     let area = memory::area();
     if NO_ANSWER.load(Relaxed) != 0 {
         return false;
@@ -303,10 +460,10 @@ fn request_rules(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) 
     };
     let request = area.request(number);
     let below_end = thread.stack_end.saturating_sub(sp);
-    let len = copy_stack(thread, sp, request);
+    let len = if flags & REQUEST_MODULE == 0 { copy_stack(thread, sp, request) } else { 0 };
     let all = thread.stack_end.saturating_sub(sp).min(below_end);
     request.len.store(len as u32, Relaxed);
-    request.flags.store(if all == len as u64 { REQUEST_TO_END } else { 0 }, Relaxed);
+    request.flags.store(flags | if all == len as u64 { REQUEST_TO_END } else { 0 }, Relaxed);
     request.code.store(code, Relaxed);
     request.ip.store(ip, Relaxed);
     request.sp.store(sp, Relaxed);

@@ -26,7 +26,7 @@ mod walk;
 pub use generated::{ReadCode, SeenCode};
 pub use memo::{Repeated, pointers, returns};
 pub use plain::PlainStep;
-pub use space::{ExecMapping, SpaceState};
+pub use space::{ExecMapping, Modules, SpaceState};
 pub use walk::MAX_FRAMES;
 
 use crate::model::hash::IntMap;
@@ -179,6 +179,11 @@ impl Unwinder {
     /// True when the mappings of this generation were already handed in.
     pub fn is_current(&self, mm: MmKey, generation: u64) -> bool {
         self.spaces.get(&mm).is_some_and(|space| space.generation == generation)
+    }
+
+    /// What an address space has mapped, as it was handed in last.
+    pub fn modules(&self, mm: MmKey) -> Option<Modules> {
+        self.spaces.get(&mm).map(Space::modules)
     }
 
     /// Replaces the executable mappings of an address space. New files are opened now (they may

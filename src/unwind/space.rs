@@ -1,6 +1,6 @@
 //! The executable mappings of one address space, and finding an address in them.
 
-use crate::model::{Addr, AddrRange, FileRef, MmKey, ModuleId, Pid};
+use crate::model::{Addr, AddrRange, FileRef, Frame, FrameKind, MmKey, ModuleId, Pid};
 use crate::objects::{FileKey, Object};
 use std::sync::Arc;
 
@@ -44,6 +44,14 @@ impl MappedModule {
         address.wrapping_sub(self.range.start.0).wrapping_add(self.offset)
     }
 
+    /// What makes an address a frame's: the place in the file, or with generated code the address itself.
+    pub fn delta(&self) -> u64 {
+        match self.is_generated() {
+            true => 0,
+            false => self.offset.wrapping_sub(self.range.start.0),
+        }
+    }
+
     /// The address as the file states it.
     pub fn svma(&self, address: u64) -> Option<u64> {
         self.object.as_ref()?.layout().svma_of(self.file_offset(address))
@@ -73,10 +81,31 @@ pub(super) struct Space {
     pub placed: Arc<[MappedModule]>,
 }
 
+/// What was mapped in a state of an address space.
+#[derive(Clone)]
+pub struct Modules(Arc<[MappedModule]>);
+
+impl Modules {
+    /// The frame of an address that a call returns to.
+    pub fn returns_to(&self, address: u64) -> Option<Frame> {
+        let placed = find(&self.0, address.wrapping_sub(1))?;
+        let address = address.wrapping_add(placed.delta());
+        Some(Frame { module: placed.module, address, kind: FrameKind::ReturnAddress })
+    }
+}
+
+fn find(placed: &[MappedModule], address: u64) -> Option<&MappedModule> {
+    let after = placed.partition_point(|p| p.range.start.0 <= address);
+    let placed = placed.get(after.checked_sub(1)?)?;
+    placed.range.contains(Addr(address)).then_some(placed)
+}
+
 impl Space {
+    pub fn modules(&self) -> Modules {
+        Modules(Arc::clone(&self.placed))
+    }
+
     pub fn find(&self, address: u64) -> Option<&MappedModule> {
-        let after = self.placed.partition_point(|p| p.range.start.0 <= address);
-        let placed = self.placed.get(after.checked_sub(1)?)?;
-        placed.range.contains(Addr(address)).then_some(placed)
+        find(&self.placed, address)
     }
 }

@@ -185,10 +185,7 @@ impl Walk<'_> {
         let known = match self.space.find(at.lookup()) {
             None => CachedRule { rule: Rule::NoModule, module: None, delta: 0 },
             Some(placed) => {
-                let delta = match placed.is_generated() {
-                    true => 0,
-                    false => placed.offset.wrapping_sub(placed.range.start.0),
-                };
+                let delta = placed.delta();
                 let mut rule = self.scratch.rule_at(placed, at.lookup());
                 if at.kind == FrameKind::ReturnAddress
                     && at.address.is_multiple_of(16)

@@ -102,12 +102,16 @@ int main(int argc, char **argv)
         uint32_t leaves = 40;
         put(fd, at("next_leaf"), &leaves, 4);
     } else if (!strcmp(mode, "stacks")) {
-        /* 3,000 stacks of the same 65,536 words. */
-        uint32_t last = 3000;
-        for (uint64_t i = 0; i < 65536 + 3000; i++)
-            word(fd, at("words") + 8 * i, 0x400000 + i);
+        /* 3,000 stacks that have 65,536 frames in common, 1,000 of 1,000 frames, and 1,000 that lead in a circle. */
+        uint32_t last = 5000;
+        for (uint64_t i = 1; i < 65536 + 3000; i++) {
+            uint64_t node[2] = { 0x400000 + i, i - 1 };
+            put(fd, at("nodes") + 16 * i, node, sizeof node);
+        }
+        uint64_t circle[2] = { 0x400000, 70000 };
+        put(fd, at("nodes") + 16 * 70000, circle, sizeof circle);
         for (uint32_t i = 1; i <= last; i++) {
-            uint32_t stack[4] = { i, 65536, 0, 0 };
+            uint32_t stack[4] = { i <= 3000 ? 65536 + i - 1 : i <= 4000 ? 1000 : 70000, 1, i & 1, 0 };
             put(fd, at("stacks") + 16 * (size_t)i, stack, sizeof stack);
         }
         put(fd, at("last_stack"), &last, 4);
@@ -130,6 +134,7 @@ int main(int argc, char **argv)
         noise(fd, at("rules"), 32768);
         noise(fd, at("stacks"), 65536);
         noise(fd, at("words"), 1 << 20);
+        noise(fd, at("nodes"), 1 << 20);
         noise(fd, at("owners"), 4096);
         noise(fd, at("counts"), 1 << 18);
         noise(fd, at("leaf_windows"), 4096);

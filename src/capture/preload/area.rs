@@ -59,6 +59,8 @@ pub struct RuleRequest {
     pub bytes: Vec<u8>,
     /// They reach the stack's end.
     pub is_full: bool,
+    /// No rules are requested: the thread has met a module.
+    pub is_module: bool,
 }
 
 macro_rules! part {
@@ -180,6 +182,7 @@ impl Area {
                 bp: slot.bp.load(Relaxed),
                 bytes: words.flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect(),
                 is_full: slot.flags.load(Relaxed) & REQUEST_TO_END != 0,
+                is_module: slot.flags.load(Relaxed) & REQUEST_MODULE != 0,
             }
         };
         waiting.map(request).collect()

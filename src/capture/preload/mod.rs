@@ -34,4 +34,4 @@ pub use endpoint::Endpoint;
 pub use hub::{Arrival, Hub, Selection};
 pub use layout::VARIABLE;
 pub use library::{Library, install, is_available, is_library};
-pub use stacks::{SharedStack, StackRead};
+pub use stacks::{SharedFrame, SharedStack, StackRead};

@@ -15,8 +15,17 @@ pub struct SharedStack {
     pub code: u32,
     pub is_incomplete: bool,
     pub is_truncated: bool,
-    /// Return addresses, the innermost first.
-    pub frames: Vec<u64>,
+    /// The innermost first.
+    pub frames: Vec<SharedFrame>,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedFrame {
+    /// The same for all stacks that have it, and all outside of it, in common.
+    pub node: u32,
+    /// A return address, or what is interpreted ([`layout::interpreted`]).
+    pub word: u64,
 }
 
 /// What is found under a stack's number.
@@ -34,12 +43,13 @@ pub enum StackRead {
 pub(super) struct Views {
     last: u32,
     stacks: View,
+    nodes: View,
     words: View,
     words_read: usize,
 }
 
-/// Words that are read of all stacks of a process: outer frames are shared, so that a few bytes of it may be many frames.
-const MOST_READ: usize = 64 << 20;
+/// Frames that are read of all stacks of a process: outer ones are shared, so that a few bytes of it may be many frames.
+const MOST_READ: usize = 128 << 20;
 
 impl Views {
     fn reach(&mut self, area: &Area, number: u32) -> io::Result<()> {
@@ -48,6 +58,7 @@ impl Views {
         }
         self.last = area.last_stack()?.max(number);
         self.stacks = area.view(STACK_PART, PARTS[STACK_PART].bytes)?;
+        self.nodes = area.view(NODE_PART, PARTS[NODE_PART].bytes)?;
         self.words = area.view(WORD_PART, PARTS[WORD_PART].bytes)?;
         Ok(())
     }
@@ -60,23 +71,21 @@ impl Views {
         self.words.get::<AtomicU64>(at).map(|word| word.load(Relaxed))
     }
 
-    /// As many words, of which the outer ones may be those of other stacks. None where that leads nowhere.
-    fn frames(&self, first: usize, len: usize) -> Option<Vec<u64>> {
+    /// The frames from a node outwards. None where that leads nowhere, or is longer than any stack.
+    fn frames(&self, node: u32) -> Option<Vec<SharedFrame>> {
         let mut frames = Vec::new();
-        let (mut at, mut led) = (first, 0);
-        while frames.len() < len {
-            let word = self.word(at)?;
-            match layout::rest(word) {
-                // Each leads to TAIL frames at least.
-                Some(_) if led > len / layout::TAIL => return None,
-                Some(rest) => (at, led) = (rest, led + 1),
-                None => {
-                    frames.push(word);
-                    at += 1;
-                }
+        let mut next = node;
+        while next != 0 {
+            let node = self.nodes.get::<Node>(next as usize)?;
+            let parent = node.parent.load(Relaxed);
+            // Callers are there before what they call.
+            if parent >= next || frames.len() == MOST_WORDS {
+                return None;
             }
+            frames.push(SharedFrame { node: next, word: node.word.load(Relaxed) });
+            next = parent;
         }
-        Some(frames)
+        (!frames.is_empty()).then_some(frames)
     }
 }
 
@@ -88,22 +97,20 @@ impl Area {
             return StackRead::Refused;
         }
         let Some(stack) = views.stack(number) else { return StackRead::NotYet };
-        let len = stack.frames.load(Acquire) as usize;
         let what = stack.what.load(Relaxed);
-        if len == 0 {
+        if stack.len.load(Acquire) == 0 {
             return StackRead::NotYet;
         }
-        let is_refused = len > MOST_WORDS || what & DESCRIPTION != 0 || views.words_read + len > MOST_READ;
-        let frames = match is_refused {
-            true => None,
-            false => views.frames(stack.first.load(Relaxed) as usize, len),
+        let frames = match what & DESCRIPTION {
+            0 if views.words_read < MOST_READ => views.frames(stack.first.load(Relaxed)),
+            _ => None,
         };
         let (function, code) = ((what & 0xff) as usize, stack.code.load(Relaxed));
         let Some(frames) = frames else {
             self.is_claim();
             return StackRead::Refused;
         };
-        views.words_read += len;
+        views.words_read += frames.len();
         StackRead::Whole(SharedStack {
             function,
             code,
@@ -128,7 +135,7 @@ impl Area {
         let mut views = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         views.reach(self, number).ok()?;
         let stack = views.stack(number)?;
-        let len = stack.frames.load(Acquire) as usize;
+        let len = stack.len.load(Acquire) as usize;
         let first = stack.first.load(Relaxed) as usize;
         if stack.what.load(Relaxed) & DESCRIPTION == 0
             || len > MOST_DESCRIPTION
@@ -147,51 +154,44 @@ impl Area {
 mod tests {
     use super::super::area::Settings;
     use super::*;
-    use crate::capture::preload::pages::STACKS;
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn stacks_end_in_the_words_of_others_and_not_in_a_circle() {
+    fn stacks_end_in_the_frames_of_others_and_not_in_a_circle() {
         let area = Area::new(Settings::default()).expect("memory");
         let put = |part: usize, at: usize, bytes: &[u8]| {
             area.file.write_all_at(bytes, (PARTS[part].at + at) as u64).expect("memory");
         };
-        let write = |from: usize, words: &[u64]| {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            put(WORD_PART, from * 8, &bytes);
+        let node = |number: usize, word: u64, parent: u32| {
+            let bytes = [word.to_ne_bytes(), u64::from(parent).to_ne_bytes()].concat();
+            put(NODE_PART, number * size_of::<Node>(), &bytes);
         };
-        let set = |number: usize, first: u32, frames: u32| {
-            put(
-                STACK_PART,
-                number * size_of::<layout::Stack>(),
-                &[first, frames, 0, 0].map(u32::to_ne_bytes).concat(),
-            );
+        let set = |number: usize, first: u32| {
+            let bytes = [first, 1, 0, 0].map(u32::to_ne_bytes).concat();
+            put(STACK_PART, number * size_of::<layout::Stack>(), &bytes);
         };
-        let outer: Vec<u64> = (0x1000..0x1010).collect();
-        write(0, &outer);
-        write(20, &[0x2000, rest_word(8)]);
-        write(30, &[0x3000, 0x3001, rest_word(20)]);
-        set(1, 0, 16);
-        set(2, 20, 9);
-        set(3, 30, 11);
+        node(1, 0x1000, 0);
+        node(2, 0x2000, 1);
+        node(3, 0x3000, 1);
+        node(4, 0x4000, 3);
+        set(1, 2);
+        set(2, 4);
         let frames = |number| match area.stack(number) {
-            StackRead::Whole(stack) => Some(stack.frames),
+            StackRead::Whole(stack) => Some(stack.frames.iter().map(|frame| frame.word).collect::<Vec<_>>()),
             _ => None,
         };
-        assert_eq!(frames(1).as_deref(), Some(&outer[..]));
-        assert_eq!(frames(2), Some([&[0x2000], &outer[8..]].concat()));
-        assert_eq!(frames(3), Some([&[0x3000, 0x3001, 0x2000], &outer[8..]].concat()));
-        write(40, &[rest_word(40)]);
-        write(50, &[0x5000, rest_word(50)]);
-        set(4, 40, 20);
-        set(5, 50, 100);
-        set(6, 60, u32::MAX);
-        set(7, WORDS as u32, 4);
-        for number in 4..=8 {
+        assert_eq!(frames(1), Some(vec![0x2000, 0x1000]));
+        assert_eq!(frames(2), Some(vec![0x4000, 0x3000, 0x1000]));
+        node(5, 0x5000, 5);
+        node(6, 0x6000, 7);
+        node(7, 0x7000, 6);
+        (8..8 + MOST_WORDS + 1).for_each(|number| node(number, 0x8000, number as u32 - 1));
+        for (number, first) in [(3, 5), (4, 6), (5, 7), (6, NODE_COUNT as u32), (7, u32::MAX), (8, 0)] {
+            set(number, first);
+        }
+        set(9, 8 + MOST_WORDS as u32);
+        for number in 3..=10 {
             assert_eq!(frames(number), None, "{number}");
         }
-        let running = interpreted_word(STACKS as u32 - 1, u64::MAX);
-        assert_eq!((rest(running), rest(u64::MAX), rest(0x7fff_ffff_ffff)), (None, None, None));
-        assert_eq!((rest(rest_word(WORDS - 1)), layout::interpreted(rest_word(7))), (Some(WORDS - 1), None));
     }
 }

@@ -48,6 +48,7 @@ fn offsets(seed: u64) -> Vec<String> {
         ("rules", part(layout::RULE_PART)),
         ("stacks", part(layout::STACK_PART)),
         ("words", part(layout::WORD_PART)),
+        ("nodes", part(layout::NODE_PART)),
         ("owners", part(layout::OWNER_PART)),
         ("counts", part(layout::COUNT_PART)),
         ("leaf_windows", part(layout::LEAF_WINDOW_PART)),
@@ -90,7 +91,7 @@ fn a_process_that_forges_its_figures_costs_little_and_harms_nobody() {
     }
 }
 
-/// Peak memory of vmaudit (getrusage(2), of a child): a target of 100 KiB that points to the same words again and again.
+/// Peak memory of vmaudit (getrusage(2), of a child): a target of 1 MiB that points to the same frames again and again.
 #[test]
 fn forged_tables_take_no_more_than_real_ones() {
     if skip_without_root("forged_tables_take_no_more_than_real_ones") {

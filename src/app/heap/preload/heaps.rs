@@ -9,13 +9,13 @@ use crate::heap::report::model::SizeClass;
 use crate::heap::report::model::{Function, Own};
 use crate::heap::{Description, Filter, HeapLedger, LedgerOptions, Picture};
 use crate::model::arenas::KnownBlock;
-use crate::model::{Addr, FileRef, Frame, Mapping, MmKey, Pid, StackSample, StackTable};
+use crate::model::{Addr, FileRef, Frame, FrameKind, Mapping, MmKey, Pid, StackSample, StackTable};
 use crate::objects::FileKey;
 use crate::procfs::parse_maps;
 use crate::session::pipeline::unwinder;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::pidfd;
-use crate::unwind::{ExecMapping, SpaceState, Unwinder};
+use crate::unwind::{ExecMapping, Modules, SpaceState, Unwinder};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -35,11 +35,15 @@ pub struct Counting {
     pub generation: u64,
     /// Which state of its code the rules are about.
     pub code: u32,
-    /// What each return address is, by the state of the code.
-    pub frames: HashMap<(u32, u64), Frame>,
+    /// What was mapped in each state of the code that was examined, in their order.
+    modules: Vec<(u32, Modules)>,
+    /// What each node is, in the state of the code in which it was met.
+    pub frames: Vec<Option<(u32, Option<Frame>)>>,
     /// By the number of the stack.
     pub sites: Vec<Option<SiteId>>,
     pub interpreted: Interpreted,
+    /// Numbers of [`Preloaded::functions`] by those of the library.
+    pub functions: HashMap<usize, u32>,
 }
 
 /// How often a new process is checked for the library: some seconds.
@@ -150,9 +154,11 @@ impl Preloaded {
             maps: Vec::new(),
             generation: 0,
             code: 0,
-            frames: HashMap::new(),
+            modules: Vec::new(),
+            frames: Vec::new(),
             sites: Vec::new(),
             interpreted: Interpreted::default(),
+            functions: HashMap::new(),
         });
     }
 
@@ -251,6 +257,9 @@ impl Preloaded {
         } else if process.mapping_of(request.ip).is_none() {
             self.read_maps(process);
         }
+        if request.is_module {
+            return;
+        }
         let RuleRequest { code, ip, sp, bp, .. } = *request;
         let sample = StackSample {
             ip,
@@ -271,7 +280,6 @@ impl Preloaded {
             steps = self.unwinder.plain_rules(process.mm, &sample);
         }
         for step in &steps {
-            process.frames.insert((code & 0xffff, step.address), step.frame);
             match process.area.publish(step.address, code, step.rule) {
                 true => self.published.rules += 1,
                 false => self.published.without_space += 1,
@@ -293,6 +301,10 @@ impl Preloaded {
         });
         let state = SpaceState { mm: process.mm, generation: process.generation, pid: process.pid };
         self.unwinder.set_modules(state, modules, &mut self.stacks);
+        if let Some(modules) = self.unwinder.modules(process.mm) {
+            process.modules.retain(|(code, _)| *code != process.code);
+            process.modules.push((process.code, modules));
+        }
         let generated = process.maps.iter().zip(&files).filter(|(_, file)| file.is_none());
         process.area.set_generated(generated.map(|(mapping, _)| mapping.range.start.0..mapping.range.end.0));
         self.interpreters.publish(process, &self.unwinder);
@@ -345,6 +357,13 @@ impl Preloaded {
 }
 
 impl Counting {
+    /// What a return address is, of a stack that was walked in a state of the code.
+    pub fn returns_to(&self, code: u32, address: u64) -> Frame {
+        let modules = self.modules.iter().rev().find(|(of, _)| *of <= code);
+        let unknown = Frame { module: None, address, kind: FrameKind::ReturnAddress };
+        modules.and_then(|(_, modules)| modules.returns_to(address)).unwrap_or(unknown)
+    }
+
     /// The executable mapping that an address is in.
     pub fn mapping_of(&self, address: u64) -> Option<&Mapping> {
         let at = self.maps.partition_point(|mapping| mapping.range.end.0 <= address);

@@ -4,13 +4,13 @@ use super::heaps::{Counting, Portrait, Preloaded};
 use super::sizes::Sizes;
 use super::suits::other_names;
 use crate::capture::preload::layout::{self, FUNCTIONS};
-use crate::capture::preload::{SharedStack, StackRead};
+use crate::capture::preload::{SharedFrame, SharedStack, StackRead};
 use crate::heap::ledger::{Doubts, Flow, HeapPoint, Site, SiteId, Totals};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::{Function, Own};
 use crate::heap::sampling::{BLOCK, blocks};
 use crate::heap::silence::NOT_COUNTED;
-use crate::model::{Completeness, Frame, FrameKind, NoStack, StackId};
+use crate::model::{Completeness, Frame, NoStack, StackId};
 use crate::objects::{FileKey, OpenRequest};
 use crate::report::units::thousands;
 use crate::symbolize::demangle;
@@ -98,17 +98,23 @@ impl Preloaded {
     }
 
     fn stack(&mut self, process: &mut Counting, stack: &SharedStack) -> StackId {
-        let code = stack.code & 0xffff;
-        let Counting { area, interpreted, frames, .. } = process;
-        let stacks = &mut self.stacks;
-        let frame = |&word: &u64| match layout::interpreted(word) {
-            Some((description, at)) => interpreted.frame(area, (description, at), stacks),
-            None => {
-                let unknown = Frame { module: None, address: word, kind: FrameKind::ReturnAddress };
-                Some(frames.get(&(code, word)).copied().unwrap_or(unknown))
+        let most = stack.frames.iter().map(|frame| frame.node as usize + 1).max().unwrap_or(0);
+        process.frames.resize(process.frames.len().max(most), None);
+        let mut frames: Vec<Frame> = Vec::with_capacity(stack.frames.len());
+        for &SharedFrame { node, word } in &stack.frames {
+            let known = process.frames.get(node as usize).copied().flatten();
+            let frame = match known.filter(|(code, _)| *code == stack.code) {
+                Some((_, frame)) => frame,
+                None => match layout::interpreted(word) {
+                    Some(of) => process.interpreted.frame(&process.area, of, &mut self.stacks),
+                    None => Some(process.returns_to(stack.code, word)),
+                },
+            };
+            if let Some(known) = process.frames.get_mut(node as usize) {
+                *known = Some((stack.code, frame));
             }
-        };
-        let frames: Vec<Frame> = stack.frames.iter().filter_map(frame).collect();
+            frames.extend(frame);
+        }
         let completeness = match stack {
             SharedStack { is_truncated: true, .. } => Completeness::Truncated,
             SharedStack { is_incomplete: true, .. } => Completeness::Incomplete,
@@ -119,6 +125,9 @@ impl Preloaded {
 
     /// The number of a function in the file that has the real one.
     fn function(&mut self, process: &mut Counting, number: usize) -> u32 {
+        if let Some(&known) = process.functions.get(&number) {
+            return known;
+        }
         let real = process.area.head().real.get(number);
         let address = real.map_or(0, |at| at.load(Relaxed));
         if process.mapping_of(address).is_none() && address != 0 {
@@ -133,10 +142,14 @@ impl Preloaded {
             allocator: if symbol.starts_with("_Z") { "cxx" } else { "libc" }.to_owned(),
         };
         let known = self.functions.iter().position(|each| *each == function);
-        known.unwrap_or_else(|| {
+        let known = known.unwrap_or_else(|| {
             self.functions.push(function);
             self.functions.len() - 1
-        }) as u32
+        }) as u32;
+        if address != 0 {
+            process.functions.insert(number, known);
+        }
+        known
     }
 
     pub fn portrait(&mut self, process: &mut Counting) -> io::Result<Portrait> {
