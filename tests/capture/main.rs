@@ -42,6 +42,7 @@ mod touch;
 mod unwind {
     pub mod captured;
     mod damage;
+    mod own_tables;
     mod programs;
     mod runtimes;
     mod speed;
