@@ -33,9 +33,9 @@ pub const SHARDS: usize = 64;
 /// A shard has counts for so many stacks at once, in chunks.
 pub const CHUNK_STACKS: usize = 1 << 10;
 pub const CHUNKS: usize = SHARDS * (STACKS + 1) / CHUNK_STACKS;
-/// Each of these is as large as all before and one more: the table moves when it is half full.
+/// Each of these is as large as all before and one more: the table moves when it is three quarters full.
 pub const LEAST_SAMPLE_BITS: u32 = 8;
-pub const MOST_SAMPLE_BITS: u32 = 19;
+pub const MOST_SAMPLE_BITS: u32 = 22;
 pub const SAMPLES: usize = 2 << MOST_SAMPLE_BITS;
 pub const REQUESTS: usize = 16;
 /// Of a stack, sent with a request.
@@ -450,7 +450,7 @@ pub struct Count {
     pub pad: AtomicU32,
 }
 
-/// A sampled block, in an open hash table; address 0: none.
+/// A sampled block, or a huge one, in an open hash table; address 0: none.
 #[repr(C)]
 pub struct Sample {
     pub address: AtomicU64,

@@ -4,6 +4,7 @@ use super::area::*;
 use super::memory::{self, Area};
 use super::pages::*;
 use super::real;
+use super::samples;
 use super::shadow;
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
@@ -190,6 +191,9 @@ fn note_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
 pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let area = memory::area();
     let stack = stack_of(thread, registers, function);
+    if size >= HUGE {
+        return huge_allocated(thread, address, size, stack);
+    }
     let word = block(stack, memory::bell().tick16.load(Relaxed) as u16, size, address);
     let Some((former, index)) = shadow::put(area, thread, address, word) else {
         area.head().doubts.uncounted.fetch_add(1, Relaxed);
@@ -206,10 +210,33 @@ pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Regis
     count_allocation(area, thread, stack, (1, size));
 }
 
+#[cold]
+#[inline(never)]
+fn huge_allocated(thread: &mut Thread, address: u64, size: u64, stack: u32) {
+    let area = memory::area();
+    // One of its page may be left there by a free that was not seen.
+    let word = shadow::take(area, thread, address, None, is_block);
+    if word != 0 {
+        lost_free(area, thread, address, word);
+    }
+    let Some(former) = samples::put(address, size, stack) else {
+        area.head().doubts.uncounted.fetch_add(1, Relaxed);
+        return;
+    };
+    if let Some((stack, size)) = former {
+        area.head().doubts.lost_frees.fetch_add(1, Relaxed);
+        count_free(area, thread, stack, (1, size));
+    }
+    (thread.newest, thread.newest_index) = (address, u32::MAX);
+    count_allocation(area, thread, stack, (1, size));
+}
+
 /// What a block was, for one that is not freed after all.
 #[derive(Clone, Copy)]
 pub struct Former {
+    /// 0: it is huge.
     word: u64,
+    stack: u32,
     size: u64,
 }
 
@@ -222,12 +249,17 @@ pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
         true => shadow::take(area, thread, address, Some(thread.newest_index as usize), is_block),
         false => shadow::take(area, thread, address, None, is_block),
     };
-    if word == 0 {
-        area.head().doubts.unseen_frees.fetch_add(1, Relaxed);
-        return None;
-    }
-    let size = size_at(area, thread, address, word);
-    match thread.count(block_stack(word)) {
+    let (stack, size) = match word {
+        0 => match samples::take(address) {
+            Some(known) => known,
+            None => {
+                area.head().doubts.unseen_frees.fetch_add(1, Relaxed);
+                return None;
+            }
+        },
+        _ => (block_stack(word), size_at(area, thread, address, word)),
+    };
+    match thread.count(stack) {
         Some(count) => {
             if is_newest {
                 thread.newest = 0;
@@ -237,18 +269,22 @@ pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
         }
         None => drop(area.head().doubts.uncounted.fetch_add(1, Relaxed)),
     }
-    Some(Former { word, size })
+    Some(Former { word, stack, size })
 }
 
 /// A resize failed.
 #[cold]
-pub fn put_back(thread: &mut Thread, address: u64, Former { word, size }: Former) {
+pub fn put_back(thread: &mut Thread, address: u64, Former { word, stack, size }: Former) {
     let area = memory::area();
-    if let Some(count) = thread.count(block_stack(word)) {
+    if let Some(count) = thread.count(stack) {
         thread.add(&count.frees, 1u64.wrapping_neg());
         thread.add(&count.freed_bytes, size.wrapping_neg());
     }
     changed(area, thread, size as i64);
+    if word == 0 {
+        samples::put(address, size, stack);
+        return;
+    }
     shadow::put(area, thread, address, word);
     if is_large(word) {
         put_extra(area, thread, address, size);

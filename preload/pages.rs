@@ -129,6 +129,10 @@ pub fn key_of(at: u64) -> u64 {
 /// A block of as many bytes and more has two more words: the rest of the size, and what the allocator gave beyond it.
 pub const LARGE: u64 = 1 << 15;
 
+/// A block of as many bytes and more is not among the words of its page: it would have a page of words, and a part of the
+/// tables that lead there, for itself.
+pub const HUGE: u64 = 1 << 17;
+
 /// Where additional words of a block have their place: no other block begins there.
 pub const SIZE_EXTRA: u64 = 16;
 pub const GIVEN_EXTRA: u64 = 32;

@@ -3,13 +3,13 @@
 
 use super::area::{STOP, rule_body};
 use super::cfi::{Module, UnwindTable};
-use super::tables::Table;
+use super::tables::{Pair, Table};
 use super::{real, sys};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 /// [`rule_body`] by place.
-static RULES: Table = Table::new();
+static RULES: Table<Pair> = Table::new();
 /// The state of the code that they are about.
 static CODE: AtomicU32 = AtomicU32::new(0);
 
@@ -45,7 +45,7 @@ pub enum Learned {
 #[inline(always)]
 pub fn find(place: u64, code: u32) -> u64 {
     match CODE.load(Relaxed) == code {
-        true => RULES.find(place),
+        true => RULES.get(place),
         false => 0,
     }
 }

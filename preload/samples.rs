@@ -1,4 +1,4 @@
-//! Sampled blocks, in a hash table that grows with them.
+//! Sampled blocks, and of those that are counted each by itself the huge ones, in a hash table that grows with them.
 
 use super::area::*;
 use super::blocks::{count_allocation, count_free};
@@ -45,7 +45,7 @@ fn weight(size: u64) -> (u64, u64) {
     (rounded(1024.0 / probability), rounded(size as f64 / probability))
 }
 
-/// The sampled blocks, under a lock. The table is at most half full, until it cannot grow any more.
+/// The blocks, under a lock. The table is at most three quarters full, until it cannot grow any more.
 struct Samples {
     area: Area,
     bits: u32,
@@ -92,7 +92,7 @@ impl Samples {
     /// False where there is no space.
     fn insert(&mut self, address: u64, size: u64, stack: u32) -> bool {
         let count = COUNT.load(Relaxed);
-        if count >= 1 << (self.bits - 1) {
+        if count >= (1 << self.bits) / 4 * 3 {
             let can_grow = self.bits < MOST_SAMPLE_BITS && reach(SAMPLE_PART, bytes(self.bits + 1));
             match can_grow {
                 true => self.grow(),
@@ -174,6 +174,23 @@ fn move_sample(from: &Sample, to: &Sample) {
 impl Drop for Samples {
     fn drop(&mut self) {
         LOCK.store(0, Release);
+    }
+}
+
+/// Notes a huge block. What was there before, if its free was not seen; None: there is no space.
+pub fn put(address: u64, size: u64, stack: u32) -> Option<Option<(u32, u64)>> {
+    let mut samples = Samples::lock()?;
+    let former = samples.remove(address);
+    samples.insert(address, size, stack).then_some(former)
+}
+
+/// A huge block's stack and size, when it goes.
+#[cold]
+#[inline(never)]
+pub fn take(address: u64) -> Option<(u32, u64)> {
+    match COUNT.load(Relaxed) {
+        0 => None,
+        _ => Samples::lock()?.remove(address),
     }
 }
 

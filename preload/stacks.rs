@@ -4,7 +4,7 @@
 use super::area::*;
 use super::memory::{Area, reach};
 use super::pages::STACKS;
-use super::tables::Table;
+use super::tables::{Number, Pair, Table};
 use super::walk::mix;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
@@ -14,10 +14,10 @@ static LAST_NODE: AtomicU32 = AtomicU32::new(0);
 static NEXT_WORD: AtomicUsize = AtomicUsize::new(0);
 
 /// Nodes by what they are below, and their word; stacks by their node.
-static NODES: Table = Table::new();
-static NUMBERS: Table = Table::new();
+static NODES: Table<Number> = Table::new();
+static NUMBERS: Table<Pair> = Table::new();
 /// Descriptions by what stands for them.
-static TEXTS: Table = Table::new();
+static TEXTS: Table<Pair> = Table::new();
 
 /// Numbers begin anew with each area.
 pub fn begin() {
@@ -27,30 +27,40 @@ pub fn begin() {
 }
 
 pub fn forked() {
-    [&NODES, &NUMBERS, &TEXTS].into_iter().for_each(Table::forked);
+    NODES.forked();
+    [&NUMBERS, &TEXTS].into_iter().for_each(Table::forked);
 }
 
 pub fn forked_in_a_hook() {
-    [&NODES, &NUMBERS, &TEXTS].into_iter().for_each(Table::forked_in_a_hook);
+    NODES.forked_in_a_hook();
+    [&NUMBERS, &TEXTS].into_iter().for_each(Table::forked_in_a_hook);
 }
 
 /// # Safety
 /// No thread searches any more.
 pub unsafe fn unmap() {
-    [&NODES, &NUMBERS, &TEXTS].into_iter().for_each(|table| unsafe { table.unmap() });
+    unsafe {
+        NODES.unmap();
+        NUMBERS.unmap();
+        TEXTS.unmap();
+    }
 }
 
 /// The node of a word below another one (0: of an outermost one). 0 where there is no space, or `parent` had none.
 #[inline(always)]
 pub fn child(area: Area, parent: u32, word: u64) -> u32 {
-    let key = mix(mix(0, parent as u64 + 1), word).max(1);
-    match NODES.find(key) {
-        0 => NODES.add(key, || add_node(area, parent, word)) as u32,
-        known => known as u32,
+    let hash = mix(mix(0, parent as u64 + 1), word) | 1 << 63;
+    let is_it = |number: u32| {
+        let node = area.node(number as usize);
+        node.word.load(Relaxed) == word && node.parent.load(Relaxed) == parent
+    };
+    match NODES.get(hash, is_it) {
+        0 => NODES.add(hash, is_it, || add_node(area, parent, word)),
+        known => known,
     }
 }
 
-fn add_node(area: Area, parent: u32, word: u64) -> u64 {
+fn add_node(area: Area, parent: u32, word: u64) -> u32 {
     let number = LAST_NODE.load(Relaxed) + 1;
     if number as usize >= NODE_COUNT || !reach(NODE_PART, (number as usize + 1) * size_of::<Node>()) {
         return 0;
@@ -59,7 +69,7 @@ fn add_node(area: Area, parent: u32, word: u64) -> u64 {
     node.word.store(word, Relaxed);
     node.parent.store(parent, Relaxed);
     LAST_NODE.store(number, Relaxed);
-    number as u64
+    number
 }
 
 /// The number of the stack that ends at a node; 0: there is no space for it.
@@ -69,7 +79,7 @@ pub fn number(area: Area, node: u32, what: u32, code: u32) -> u32 {
         0 => 0,
         _ => {
             let key = mix(mix(0, node as u64 | (what as u64) << 32), code as u64).max(1);
-            match NUMBERS.find(key) {
+            match NUMBERS.get(key) {
                 0 => NUMBERS.add(key, || add_stack(area, (node, 1), (what, code))),
                 known => known,
             }
@@ -103,7 +113,7 @@ fn add_stack(area: Area, (first, len): (u32, u32), (what, code): (u32, u32)) -> 
 /// The number of a description, which consists of so many words, and for which a number stands; 0: there is no space.
 pub fn text(area: Area, (len, hash): (usize, u64), word: impl Fn(usize) -> u64) -> u32 {
     let hash = hash.max(1);
-    let known = match TEXTS.find(hash) {
+    let known = match TEXTS.get(hash) {
         0 => TEXTS.add(hash, || add_text(area, len, word)),
         known => known,
     };

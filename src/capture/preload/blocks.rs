@@ -55,6 +55,8 @@ impl Area {
             self.sampled()?.into_iter().for_each(take);
             return Ok(());
         }
+        // Huge ones are not among the words of their page.
+        self.sampled()?.into_iter().for_each(&mut take);
         let leaves = (self.head().next_leaf.load(Acquire) as usize).min(LEAVES);
         let windows = self.view(LEAF_WINDOW_PART, leaves * 4)?;
         let windows: Vec<u32> =

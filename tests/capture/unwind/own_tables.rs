@@ -21,8 +21,14 @@ mod library {
 const MM: MmKey = MmKey(1);
 
 /// Large ones, of several compilers; those that are not installed are left out.
-const LIBRARIES: [&str; 6] =
-    ["libstdc++.so.6", "libcrypto.so.3", "libm.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libglib-2.0.so.0"];
+const LIBRARIES: [&str; 6] = [
+    "libstdc++.so.6",
+    "libcrypto.so.3",
+    "libm.so.6",
+    "libgcc_s.so.1",
+    "libgfortran.so.5",
+    "libglib-2.0.so.0",
+];
 
 /// glibc's, of where it has a module.
 fn module_of(address: u64) -> Option<library::cfi::Module> {
@@ -87,12 +93,16 @@ fn a_process_own_tables_say_what_the_files_say() {
                     assert_eq!(own, known, "{:x} of {file}", address - start + mapping.offset);
                     same += 1;
                 }
-                (None, Some(_)) => *unsaid.entry(String::from_utf8_lossy(&file.path).into()).or_default() += 1,
+                (None, Some(_)) => {
+                    *unsaid.entry(String::from_utf8_lossy(&file.path).into()).or_default() += 1
+                }
                 (None, None) => {}
             }
         }
     }
-    println!("{same} places alike, {through} of aligned stacks, {more} more, without a rule here: {unsaid:?}");
+    println!(
+        "{same} places alike, {through} of aligned stacks, {more} more, without a rule here: {unsaid:?}"
+    );
     assert!(same > 100_000, "{same}");
     assert!(more * 100 < same, "{more}");
     assert!(unsaid.values().sum::<u64>() * 50 < same, "{unsaid:?}");
