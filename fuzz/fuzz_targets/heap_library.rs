@@ -71,6 +71,7 @@ mod library {
 }
 
 use library::area::{BYTES, MAGIC, MODE_EXACT, MODE_SAMPLE, PARTS};
+use library::cfi::{Module, UnwindTable};
 use library::thread::{Thread, current};
 use library::walk::Registers;
 use library::{blocks, memory, samples, setup};
@@ -103,7 +104,18 @@ fn write(file: &File, part: usize, at: usize, value: &[u8]) {
     file.write_all_at(value, (part.at + at) as u64).expect("memory");
 }
 
+/// Any bytes as a module whose unwind table is at its beginning.
+fn unwind_table(bytes: &[u8]) {
+    let module: Box<[u8]> = bytes.into();
+    let start = module.as_ptr() as u64;
+    let end = start + module.len() as u64;
+    if let Some(table) = UnwindTable::of(Module { start, end, header: start }) {
+        (start + 1..end).step_by(5).take(64).for_each(|address| _ = table.rule(address));
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
+    unwind_table(bytes);
     let Some((&mode, mut rest)) = bytes.split_first() else { return };
     let (area, bell) = (sealed(BYTES), sealed(4096));
     let mode = if mode & 1 == 0 { MODE_EXACT } else { MODE_SAMPLE };
