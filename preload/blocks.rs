@@ -238,6 +238,7 @@ pub struct Former {
     word: u64,
     stack: u32,
     size: u64,
+    is_newest: bool,
 }
 
 /// Before the allocator has it back: another thread may get the address then.
@@ -269,15 +270,16 @@ pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
         }
         None => drop(area.head().doubts.uncounted.fetch_add(1, Relaxed)),
     }
-    Some(Former { word, stack, size })
+    Some(Former { word, stack, size, is_newest })
 }
 
 /// A resize failed.
 #[cold]
-pub fn put_back(thread: &mut Thread, address: u64, Former { word, stack, size }: Former) {
+pub fn put_back(thread: &mut Thread, address: u64, Former { word, stack, size, is_newest }: Former) {
     let area = memory::area();
     if let Some(count) = thread.count(stack) {
         thread.add(&count.frees, 1u64.wrapping_neg());
+        thread.add(&count.temporary, (is_newest as u64).wrapping_neg());
         thread.add(&count.freed_bytes, size.wrapping_neg());
     }
     changed(area, thread, size as i64);
@@ -296,5 +298,5 @@ pub fn put_back(thread: &mut Thread, address: u64, Former { word, stack, size }:
 pub fn refused(size: u64) {
     let doubts = &memory::area().head().doubts;
     doubts.refused.fetch_add(1, Relaxed);
-    doubts.refused_bytes.fetch_add(size, Relaxed);
+    let _ = doubts.refused_bytes.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_add(size)));
 }

@@ -352,8 +352,9 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
     }
     if doubts.refused > 0 {
         say(&format!(
-            "{} refused, {} in all",
+            "{} refused, {}{} in all",
             counted(doubts.refused, "allocation"),
+            if doubts.refused_bytes == u64::MAX { "at least " } else { "" },
             size(doubts.refused_bytes)
         ));
     }

@@ -469,6 +469,22 @@ fn the_peak_is_known_by_stack_and_what_is_temporary() {
     }
 }
 
+/// A block of 1 MiB takes the library less than 256 bytes, and what cannot be met is neither temporary nor a sum that wraps.
+#[test]
+fn large_blocks_cost_little_and_what_is_refused_is_nothing_else() {
+    const COUNT: u64 = 20_000;
+    let heap = heap(&[], &[program("heap_large"), COUNT.to_string().into(), (1 << 20).to_string().into()]);
+    let [pid, bytes, blocks] = words(heap.stdout().trim())[..] else { panic!("{}", heap.stdout()) };
+    let process = heap.process(pid);
+    assert_eq!(heap.held(process, |stack| stack.contains(&"large")), (bytes, blocks), "{process:#}");
+    let own = number(&process["own"], "memory");
+    assert!(own < COUNT * 256, "{own} bytes of memory");
+    let refused = sites_of(&heap, process, "refused");
+    assert_eq!(refused.iter().map(|site| number(site, "temporary")).sum::<u64>(), 0, "{refused:?}");
+    let doubts = &process["doubts"];
+    assert_eq!((number(doubts, "refused"), number(doubts, "refused_bytes")), (32, u64::MAX), "{doubts}");
+}
+
 #[test]
 fn the_peak_of_several_threads_is_known_to_64_kib_each() {
     let heap = heap(&[], &[program("heap_peak"), "8".into()]);

@@ -288,7 +288,7 @@ impl Preloaded {
             unseen_frees: read(&seen.unseen_frees),
             doubtful_frees: 0,
             refused: read(&seen.refused),
-            refused_bytes: read(&seen.refused_bytes),
+            refused_bytes: seen.refused_bytes.load(Relaxed),
         };
         process.ledger.record_process(HeapPoint { time_ns, bytes, blocks: 0 }, doubts);
     }
