@@ -4,7 +4,7 @@ use super::error::AppError;
 use super::output::{self, Output};
 use crate::cli::{HeapFormat, HeapViewArgs};
 use crate::heap::report::HeapReport;
-use crate::render::json::write_json;
+use crate::render::json::write_heap_json;
 use crate::render::{
     Color, FlameError, HeapView, TextOptions, clean, heap_to_folded, heap_to_heaptrack, heap_to_html,
     heap_to_pprof, heap_to_svg, heap_to_text,
@@ -40,7 +40,7 @@ impl HeapOutput {
         let rendered = match self.view.format {
             // It has all stacks in full.
             HeapFormat::Json => {
-                return to.put_by(|to| Ok(write_json(report, to)?));
+                return to.put_by(|to| Ok(write_heap_json(report, to)?));
             }
             HeapFormat::Folded => heap_to_folded(report, view).into_bytes(),
             HeapFormat::Svg => heap_to_svg(report, view)?.into_bytes(),

@@ -74,6 +74,10 @@ pub fn is_wrapper(name: &str) -> bool {
 /// `base_block_alloc.isra.0` → `base_block_alloc`; `malloc@@GLIBC_2.2.5` → `malloc`.
 pub fn plain_name(linkage: &str) -> &str {
     let name = linkage.split('@').next().unwrap_or(linkage);
+    // Most names end here: preparing six searches takes longer than the rest of naming a frame.
+    if !name.contains('.') {
+        return name;
+    }
     for marker in [".isra.", ".part.", ".constprop.", ".cold", ".lto_priv.", ".llvm."] {
         if let Some(at) = name.find(marker).filter(|&at| at > 0) {
             return plain_name(&name[..at]);

@@ -26,9 +26,9 @@ pub(super) enum Cause {
 }
 
 /// Gives keys to the items of both sides.
-pub(super) struct Keys<'s> {
+pub(super) struct Keys<'s, 'r> {
     by: By,
-    stacks: &'s mut Stacks,
+    stacks: &'s mut Stacks<'r>,
     /// Categories compared by name, because only one side has stacks for them; or all.
     pub by_name: ByName,
     known: HashMap<(bool, u64, usize), StackKey>,
@@ -77,13 +77,13 @@ pub(super) enum Which {
     B,
 }
 
-impl<'s> Keys<'s> {
-    pub fn new(by: By, stacks: &'s mut Stacks, by_name: ByName) -> Keys<'s> {
+impl<'s, 'r> Keys<'s, 'r> {
+    pub fn new(by: By, stacks: &'s mut Stacks<'r>, by_name: ByName) -> Keys<'s, 'r> {
         Keys { by, stacks, by_name, known: HashMap::new() }
     }
 
     /// The items' keys, in their order.
-    pub fn of(&mut self, which: Which, side: &Side<'_>) -> Vec<Key> {
+    pub fn of(&mut self, which: Which, side: &Side<'r>) -> Vec<Key> {
         let images = image_names(side);
         let places = FindingPlaces::new(side);
         let mut keys = Vec::with_capacity(side.items.len());
@@ -101,7 +101,7 @@ impl<'s> Keys<'s> {
         keys
     }
 
-    fn by_stack(&mut self, which: Which, side: &Side<'_>, item: &Item<'_>, images: &Images) -> Cause {
+    fn by_stack(&mut self, which: Which, side: &Side<'r>, item: &Item<'_>, images: &Images) -> Cause {
         let region = item.region;
         // The loader's stack is the same for all libraries: its name says more.
         if let Some(name) =
@@ -126,7 +126,7 @@ impl<'s> Keys<'s> {
         }
     }
 
-    fn by_finding(&mut self, which: Which, side: &Side<'_>, finding: &Finding) -> Cause {
+    fn by_finding(&mut self, which: Which, side: &Side<'r>, finding: &Finding) -> Cause {
         let from = finding.caller.and_then(|line| usize::try_from(line).ok()).unwrap_or(0);
         let stack = finding.stack.filter(|_| !self.by_name.has(&finding.category));
         self.stack_key(which, side, (stack, from)).map_or(Cause::Category, Cause::Stack)
@@ -135,11 +135,11 @@ impl<'s> Keys<'s> {
     fn stack_key(
         &mut self,
         which: Which,
-        side: &Side<'_>,
+        side: &Side<'r>,
         (number, from): (Option<u64>, usize),
     ) -> Option<StackKey> {
         let number = number?;
-        let stack: &Stack = side.report.stacks.get(usize::try_from(number).ok()?)?;
+        let stack: &'r Stack = side.report.stacks.get(usize::try_from(number).ok()?)?;
         let stacks = &mut *self.stacks;
         let known = self.known.entry((which == Which::A, number, from));
         Some(known.or_insert_with(|| stacks.key(stack, from)).clone())

@@ -3,6 +3,7 @@
 //! nothing, and functions are compared by name. Where one side's build is stripped and the other's is not,
 //! only the names that it kept distinguish functions.
 
+use crate::report::PerFrame;
 use crate::report::model::{Frame, Role, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -47,9 +48,11 @@ pub(super) struct OfSide<'a> {
 }
 
 /// Both sides' stacks, ready to be compared.
-pub(super) struct Stacks {
+pub(super) struct Stacks<'r> {
     modules: HashMap<String, Compared>,
     frames: HashMap<FrameKey, u32>,
+    /// Of frames outside and inside of an allocator: the number, and whether one after the other are one.
+    numbers: [PerFrame<'r, Option<(u32, bool)>>; 2],
     /// Absolute addresses mean the same on both sides.
     same_addresses: bool,
     /// Of modules that are compared by name, where only one side has functions without one: the
@@ -61,12 +64,13 @@ pub(super) struct Stacks {
     pub unproven: Vec<String>,
 }
 
-impl Stacks {
-    pub fn new(a: &OfSide<'_>, b: &OfSide<'_>) -> Stacks {
+impl<'r> Stacks<'r> {
+    pub fn new(a: &OfSide<'r>, b: &OfSide<'r>) -> Stacks<'r> {
         let (of_a, of_b) = (builds(a), builds(b));
         let mut result = Stacks {
             modules: HashMap::new(),
             frames: HashMap::new(),
+            numbers: Default::default(),
             kept_names: HashMap::new(),
             same_addresses: !a.is_randomised && !b.is_randomised,
             other_builds: Vec::new(),
@@ -93,7 +97,7 @@ impl Stacks {
     }
 
     /// The key of a stack from its line `from` outwards.
-    pub fn key(&mut self, stack: &Stack, from: usize) -> StackKey {
+    pub fn key(&mut self, stack: &'r Stack, from: usize) -> StackKey {
         let mut keys: Vec<u32> = Vec::with_capacity(stack.frames.len());
         // Which functions were inlined depends on debug files, which a side may not have; what they
         // were inlined into is always there, with the same offset.
@@ -102,15 +106,28 @@ impl Stacks {
         let entry = stack.frames.iter().rposition(|frame| frame.role == Role::Allocator).unwrap_or(0);
         let compared = stack.frames.get(..end).unwrap_or_default().iter().enumerate().skip(skipped);
         for (at, frame) in compared.filter(|(_, frame)| !frame.inlined) {
-            let Some(key) = self.frame_key(frame, at < entry) else { continue };
-            let collapses = matches!(key, FrameKey::Unnamed { .. });
-            let next = self.frames.len() as u32;
-            let number = *self.frames.entry(key).or_insert(next);
+            let Some((number, collapses)) = self.number(frame, at < entry) else { continue };
             if !(collapses && keys.last() == Some(&number)) {
                 keys.push(number);
             }
         }
         StackKey(keys.into())
+    }
+
+    /// The number of a frame's key, and whether it is one of functions without a name.
+    fn number(&mut self, frame: &'r Frame, in_allocator: bool) -> Option<(u32, bool)> {
+        let place = usize::from(in_allocator);
+        if let Some(known) = self.numbers[place].get(frame) {
+            return *known;
+        }
+        let key = self.frame_key(frame, in_allocator);
+        let next = self.frames.len() as u32;
+        let found = key.map(|key| {
+            let collapses = matches!(key, FrameKey::Unnamed { .. });
+            (*self.frames.entry(key).or_insert(next), collapses)
+        });
+        self.numbers[place].note(frame, found);
+        found
     }
 
     /// True where a function with this name would have it on both sides.
@@ -174,7 +191,7 @@ struct Names<'a> {
 impl<'a> Names<'a> {
     fn of(side: &OfSide<'a>, module: &str) -> Names<'a> {
         let mut found = Names::default();
-        let frames = side.stacks.iter().flat_map(|stack| &stack.frames);
+        let frames = distinct(side.stacks);
         for frame in frames.filter(|frame| !frame.inlined && frame.module == module) {
             match frame.symbol.as_deref() {
                 Some(name) => _ = found.names.insert(name),
@@ -185,10 +202,23 @@ impl<'a> Names<'a> {
     }
 }
 
+/// The frames of stacks, those that they share once.
+fn distinct(stacks: &[Stack]) -> impl Iterator<Item = &Frame> {
+    let mut seen = PerFrame::default();
+    let frames = stacks.iter().flat_map(|stack| &stack.frames).map(Arc::as_ref);
+    frames.filter(move |frame| {
+        let is_new = seen.get(frame).is_none();
+        if is_new {
+            seen.note(frame, ());
+        }
+        is_new
+    })
+}
+
 /// Build ids by module name.
 fn builds<'a>(side: &OfSide<'a>) -> BTreeMap<&'a str, BTreeSet<Option<&'a str>>> {
     let mut found: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
-    for frame in side.stacks.iter().flat_map(|stack| &stack.frames) {
+    for frame in distinct(side.stacks) {
         found.entry(&frame.module).or_default().insert(frame.build_id.as_deref());
     }
     found

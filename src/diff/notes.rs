@@ -13,7 +13,7 @@ const NAMED: usize = 5;
 pub(super) fn notes(
     a: &Side<'_>,
     b: &Side<'_>,
-    (by, stacks, by_name): (By, &Stacks, &ByName),
+    (by, stacks, by_name): (By, &Stacks<'_>, &ByName),
 ) -> Vec<String> {
     let mut out = Vec::new();
     let uses_stacks = matches!(by, By::Stack | By::Finding);
@@ -147,7 +147,7 @@ fn without_stacks(a: &Side<'_>, b: &Side<'_>, by_name: &ByName, out: &mut Vec<St
     }
 }
 
-pub(super) fn builds(stacks: &Stacks, out: &mut Vec<String>) {
+pub(super) fn builds(stacks: &Stacks<'_>, out: &mut Vec<String>) {
     let named = |modules: &[String]| {
         let more = match modules.len().saturating_sub(NAMED) {
             0 => String::new(),

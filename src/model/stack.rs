@@ -2,7 +2,7 @@
 
 use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash, Hasher};
 
 mod code;
 mod generated;
@@ -92,8 +92,12 @@ pub struct Stack {
     pub completeness: Completeness,
 }
 
-fn hash_of(frames: &[Frame], completeness: Completeness) -> u64 {
-    BuildIntHasher.hash_one((frames, completeness))
+/// Of the numbers of a stack's frames.
+fn hash_of(numbers: impl Iterator<Item = u32>, completeness: Completeness) -> u64 {
+    let mut hasher = BuildIntHasher.build_hasher();
+    numbers.for_each(|number| hasher.write_u32(number));
+    completeness.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Each distinct module and stack once.
@@ -107,6 +111,8 @@ pub struct StackTable {
     frame_ids: IntMap<Frame, u32>,
     stacks: PackedStacks,
     by_hash: NumberIndex,
+    /// The numbers of the frames of a stack that is searched for.
+    scratch: Vec<u32>,
     generated: GeneratedNames,
     /// What managed frames are shown as.
     places: Vec<SourcePlace>,
@@ -147,16 +153,6 @@ impl StackTable {
 
     /// The number of a stack, a new one if it was not seen before. Frames innermost first.
     pub fn intern_frames(&mut self, frames: &[Frame], completeness: Completeness) -> StackId {
-        let hash = hash_of(frames, completeness);
-        let is_same = |&number: &u32| {
-            let (numbers, kept) = self.frame_numbers(StackId(number));
-            let same = |(number, frame): (u32, &Frame)| self.frames[number as usize] == *frame;
-            kept == completeness && numbers.len() == frames.len() && numbers.zip(frames).all(same)
-        };
-        if let Some(known) = self.by_hash.candidates(hash).find(is_same) {
-            return StackId(known);
-        }
-        let id = StackId(self.stacks.len() as u32);
         let (known, ids) = (&mut self.frames, &mut self.frame_ids);
         let number = |frame: &Frame| {
             *ids.entry(*frame).or_insert_with(|| {
@@ -164,12 +160,23 @@ impl StackTable {
                 (known.len() - 1) as u32
             })
         };
-        self.stacks.push(frames.iter().map(number), completeness);
-        let (stacks, known) = (&self.stacks, &self.frames);
-        self.by_hash.insert(id.0, |number| {
-            let (numbers, completeness) = stacks.get(number as usize);
-            let frames: Vec<Frame> = numbers.map(|number| known[number as usize]).collect();
-            hash_of(&frames, completeness)
+        let numbers = &mut self.scratch;
+        numbers.clear();
+        numbers.extend(frames.iter().map(number));
+        let hash = hash_of(numbers.iter().copied(), completeness);
+        let stacks = &mut self.stacks;
+        let is_same = |&stack: &u32| {
+            let (kept, ending) = stacks.get(stack as usize);
+            ending == completeness && kept.len() == numbers.len() && kept.eq(numbers.iter().copied())
+        };
+        if let Some(known) = self.by_hash.candidates(hash).find(is_same) {
+            return StackId(known);
+        }
+        let id = StackId(stacks.len() as u32);
+        stacks.push(numbers.iter().copied(), completeness);
+        self.by_hash.insert((id.0, hash), |stack| {
+            let (numbers, completeness) = stacks.get(stack as usize);
+            hash_of(numbers, completeness)
         });
         id
     }

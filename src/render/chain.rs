@@ -63,11 +63,10 @@ fn own_frames(stack: &Stack) -> Vec<&Frame> {
 /// Names from the inside out. Where not all of them fit, the innermost, those with a name next to it, and the
 /// outermost; `…` replaces what is left out.
 fn fitting(frames: &[&Frame], width: usize) -> String {
-    let all = joined(frames, &(0..frames.len()).collect::<Vec<_>>());
-    if all.chars().count() <= width {
+    if let Some(all) = whole(frames, width) {
         return all;
     }
-    let Some(last) = frames.len().checked_sub(1) else { return all };
+    let Some(last) = frames.len().checked_sub(1) else { return String::new() };
     let mut picked = vec![0, last];
     picked.dedup();
     let named = |(_, frame): &(usize, &&Frame)| frame.symbol.is_some();
@@ -80,6 +79,19 @@ fn fitting(frames: &[&Frame], width: usize) -> String {
         picked = more;
     }
     truncated(&joined(frames, &picked), width)
+}
+
+/// All names, where they fit: of deep stacks most are not even made.
+fn whole(frames: &[&Frame], width: usize) -> Option<String> {
+    let mut text = String::new();
+    let mut left = width;
+    for (at, frame) in frames.iter().enumerate() {
+        let (gap, name) = (if at == 0 { "" } else { " < " }, name(frame));
+        left = left.checked_sub(gap.len() + name.chars().count())?;
+        text += gap;
+        text += &name;
+    }
+    Some(text)
 }
 
 /// The frames with these numbers, ascending.

@@ -2,7 +2,8 @@
 
 use crate::heap::HeapReport;
 use crate::model::is_hidden;
-use crate::report::Report;
+use crate::report::model::{Frame, Stack};
+use crate::report::{Report, StackTexts};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 use serde_json::{Error, Serializer};
@@ -31,6 +32,38 @@ pub fn to_json(of: &impl Serialize) -> Result<String, Error> {
 pub fn write_json(of: &impl Serialize, mut to: impl Write) -> Result<(), Error> {
     of.serialize(&mut Serializer::with_formatter(&mut to, Plain(PrettyFormatter::new())))?;
     to.write_all(b"\n").map_err(Error::io)
+}
+
+/// A heap's report, as [`write_json`] writes it, too: with the text of each frame made once, which is most of it.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_heap_json(report: &HeapReport, mut to: impl Write) -> Result<(), Error> {
+    let text = to_json(&HeapReport { stacks: Vec::new(), ..report.clone() })?;
+    let Some((head, tail)) = text.rsplit_once(NO_STACKS).filter(|_| !report.stacks.is_empty()) else {
+        return write_json(report, to);
+    };
+    to.write_all(head.as_bytes()).map_err(Error::io)?;
+    let gaps = [indented("\n", 8), indented(",\n", 8), indented("\n", 6)];
+    let frame = |frame: &Frame| Ok(indented(to_json(frame)?.trim_end(), 8));
+    let stack = |stack: &Stack| Ok(indented(to_json(stack)?.trim_end(), 4));
+    let mut texts = StackTexts::new((frame, stack), gaps);
+    let mut text = String::from("\"stacks\": [");
+    for (at, stack) in report.stacks.iter().enumerate() {
+        text += if at == 0 { "\n    " } else { ",\n    " };
+        texts.add(stack, &mut text)?;
+        to.write_all(text.as_bytes()).map_err(Error::io)?;
+        text.clear();
+    }
+    to.write_all(b"\n  ]").and_then(|()| to.write_all(tail.as_bytes())).map_err(Error::io)
+}
+
+/// What a heap's report ends with, as far as its fields go.
+const NO_STACKS: &str = "\"stacks\": []";
+
+/// The text of a value inside of others. Strings have no line ends, but for escaped ones.
+fn indented(text: &str, by: usize) -> String {
+    text.replace('\n', &format!("\n{}", " ".repeat(by)))
 }
 
 /// JSON on one line, without its end.
@@ -83,6 +116,28 @@ impl<F: Formatter> Formatter for Plain<F> {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn a_heaps_report_is_written_as_any_other() {
+        let frame = |symbol: &str| Frame {
+            module: "prog".to_owned(),
+            symbol: Some(symbol.to_owned()),
+            file: Some("\u{202e}\n\"stacks\": []".to_owned()),
+            ..Frame::default()
+        };
+        let stack = |names: &[&str]| Stack::new(names.iter().map(|name| frame(name)).collect(), "complete");
+        let all = [stack(&["malloc", "load", "main"]), stack(&[]), stack(&["main"])];
+        for stacks in [&all[..0], &all[..1], &all[1..2], &all] {
+            let report = HeapReport {
+                stacks: stacks.to_vec(),
+                backend: "\"stacks\": []".to_owned(),
+                ..HeapReport::default()
+            };
+            let mut out = Vec::new();
+            write_heap_json(&report, &mut out).expect("JSON");
+            assert_eq!(String::from_utf8(out).expect("UTF-8"), to_json(&report).expect("JSON"));
+        }
+    }
 
     #[test]
     fn what_a_terminal_obeys_is_escaped_and_stays_the_same_string() {

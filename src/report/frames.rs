@@ -1,6 +1,6 @@
 //! The role of each frame of a stack, and the frame that requested the memory.
 
-use super::model::{Frame, Report, Stack};
+use super::model::{Frame, Stack};
 pub use crate::attribution::code::Role;
 pub use crate::attribution::role::role_of_module;
 use crate::attribution::role::{on_behalf_of, role_of, role_of_managed};
@@ -9,28 +9,25 @@ use std::sync::Arc;
 impl Stack {
     /// Frames get their roles here. `completeness` as in the report.
     pub fn new(frames: Vec<Frame>, completeness: &str) -> Stack {
-        Stack::of(frames.into_iter().map(Arc::new).collect(), completeness)
+        let with_role = |frame: Frame| {
+            let frame = frame.with_true_role();
+            let judged = Judged::of(&frame);
+            (Arc::new(frame), judged)
+        };
+        let (frames, judged): (Vec<_>, Vec<_>) = frames.into_iter().map(with_role).unzip();
+        Stack::of_judged(frames, &judged, completeness)
     }
 
-    /// As [`Stack::new`], of frames that other stacks have, too.
-    pub fn of(frames: Vec<Arc<Frame>>, completeness: &str) -> Stack {
+    /// Of frames that other stacks have, too, and that were judged already: one judgement each.
+    pub(super) fn of_judged(frames: Vec<Arc<Frame>>, judged: &[Judged], completeness: &str) -> Stack {
         let truncated = completeness == "truncated";
-        let mut stack = Stack { frames, truncated, completeness: completeness.to_owned(), caller: None };
-        stack.classify();
-        stack
+        let caller = caller_of(judged);
+        Stack { frames, truncated, completeness: completeness.to_owned(), caller }
     }
 
-    /// Recomputes each frame's role and the caller: for a report that another version wrote.
-    pub fn classify(&mut self) {
-        for frame in &mut self.frames {
-            let role = frame.true_role();
-            if frame.role != role {
-                Arc::make_mut(frame).role = role;
-            }
-        }
-        let shown = self.without_aliases();
-        let aliases = self.frames.len() - shown.len();
-        self.caller = caller(shown).map(|at| (aliases + at) as u64);
+    /// Recomputes the caller, of frames that have their roles.
+    pub(super) fn judge(&mut self, judged: &[Judged]) {
+        self.caller = caller_of(judged);
     }
 
     /// Without a second frame for the system call's wrapper.
@@ -50,8 +47,10 @@ impl Stack {
             return (all.iter().map(Arc::as_ref).collect(), 0);
         };
         let evaluates = |pair: &&[Arc<Frame>]| pair[0].managed && !pair[1].managed;
-        let interpreters: Vec<&str> =
+        let mut interpreters: Vec<&str> =
             all.windows(2).filter(evaluates).map(|pair| pair[1].module.as_str()).collect();
+        interpreters.sort_unstable();
+        interpreters.dedup();
         let is_own =
             |f: &Frame| !f.managed && f.role != Role::Start && interpreters.contains(&f.module.as_str());
         let shown = all.iter().enumerate().filter(|(at, f)| *at < first || !is_own(f));
@@ -67,6 +66,11 @@ impl Stack {
 }
 
 impl Frame {
+    /// Whatever another version made of it.
+    pub(super) fn with_true_role(self) -> Frame {
+        Frame { role: self.true_role(), ..self }
+    }
+
     /// By its names.
     pub(super) fn true_role(&self) -> Role {
         match self.managed {
@@ -81,56 +85,77 @@ impl Frame {
     }
 }
 
-impl Report {
-    /// A report that was written as JSON, perhaps by a version without roles.
-    ///
-    /// # Errors
-    /// When it is no such JSON.
-    pub fn from_json(json: &[u8]) -> Result<Report, serde_json::Error> {
-        let mut report: Report = serde_json::from_slice(json)?;
-        report.stacks.iter_mut().for_each(Stack::classify);
-        Ok(report)
+/// What of a frame decides which one of a stack is the caller. Found out once for a frame that is in many stacks: it
+/// takes comparisons with what all rules declare.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    role: Role,
+    is_named: bool,
+    is_inlined: bool,
+    /// A function that may be the caller: with a name, neither the system's nor where threads start.
+    is_own: bool,
+    /// A managed language's function that its user wrote.
+    is_written: bool,
+    /// Called on another stack than that of the program's code, which follows.
+    switches: bool,
+}
+
+impl Judged {
+    /// Of a frame that has its role.
+    pub(super) fn of(frame: &Frame) -> Judged {
+        let (role, is_named) = (frame.role, frame.symbol.is_some());
+        let switches = || frame.symbol.as_deref().is_some_and(|name| on_behalf_of(name).is_some());
+        Judged {
+            role,
+            is_named,
+            is_inlined: frame.inlined,
+            is_own: is_named && !matches!(role, Role::Wrapper | Role::Start) && !frame.in_system_library(),
+            is_written: frame.managed && role == Role::Program,
+            switches: role == Role::Runtime && switches(),
+        }
     }
+}
+
+/// Which frame of a stack requested the memory. The names that the system call's wrapper has besides are no frames of
+/// their own.
+fn caller_of(all: &[Judged]) -> Option<u64> {
+    let aliases = all.iter().take_while(|f| f.is_inlined).count();
+    let aliases = if all.get(aliases).is_some_and(|f| f.role == Role::Wrapper) { aliases } else { 0 };
+    caller(all.get(aliases..).unwrap_or(all)).map(|at| (aliases + at) as u64)
 }
 
 /// Where a runtime made the call, on another stack than that of the program's code: the first function on
 /// that one which is not the runtime's.
-fn behind_runtime(frames: &[Arc<Frame>], own: impl Fn(&Arc<Frame>) -> bool) -> Option<usize> {
-    let runtimes = |f: &&Arc<Frame>| f.role == Role::Runtime;
-    frames.iter().find(|f| own(f)).filter(runtimes)?;
-    let switched = frames.iter().position(|f| {
-        f.role == Role::Runtime && f.symbol.as_deref().is_some_and(|name| on_behalf_of(name).is_some())
-    })?;
-    let beyond = frames.iter().skip(switched).position(|f| own(f) && f.role == Role::Program)?;
+fn behind_runtime(frames: &[Judged]) -> Option<usize> {
+    frames.iter().find(|f| f.is_own).filter(|f| f.role == Role::Runtime)?;
+    let switched = frames.iter().position(|f| f.switches)?;
+    let beyond = frames.iter().skip(switched).position(|f| f.is_own && f.role == Role::Program)?;
     Some(switched + beyond)
 }
 
 /// The function that a reader would name: the first with a name outside of the allocator and the system's
 /// libraries, or else whatever has a name.
-fn caller(frames: &[Arc<Frame>]) -> Option<usize> {
-    let named = |f: &Arc<Frame>| f.symbol.is_some();
-    let own =
-        |f: &Arc<Frame>| named(f) && !f.in_system_library() && !matches!(f.role, Role::Wrapper | Role::Start);
+fn caller(frames: &[Judged]) -> Option<usize> {
     // Where a managed language's functions are known, they are what its user wrote.
-    let managed = |f: &Arc<Frame>| f.managed && f.role == Role::Program;
-    if let Some(at) = frames.iter().position(managed) {
+    if let Some(at) = frames.iter().position(|f| f.is_written) {
         return Some(at);
     }
-    let behind_runtime = behind_runtime(frames, own);
+    let behind_runtime = behind_runtime(frames);
     if behind_runtime.is_some() {
         return behind_runtime;
     }
     let outside = frames.iter().rposition(|f| f.role == Role::Allocator).map_or(0, |entry| entry + 1);
-    let beyond = frames.iter().skip(outside).position(own).map(|at| at + outside);
+    let beyond = frames.iter().skip(outside).position(|f| f.is_own).map(|at| at + outside);
     beyond
-        .or_else(|| frames.iter().position(own))
-        .or_else(|| frames.iter().position(named))
+        .or_else(|| frames.iter().position(|f| f.is_own))
+        .or_else(|| frames.iter().position(|f| f.is_named))
         .or_else(|| (!frames.is_empty()).then_some(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Report;
 
     fn stack(names: &[(&str, &str)]) -> Stack {
         let frame = |&(module, name): &(&str, &str)| Frame {

@@ -5,6 +5,7 @@
 //! `regions` (more of the process before), `stacks`.
 
 use super::model::{Process, Region, Report, Stack};
+use super::per_frame::classify_all;
 use serde::{Deserialize, Serialize};
 
 /// Regions of a process in one part, and stacks.
@@ -24,6 +25,16 @@ struct More {
 }
 
 impl Report {
+    /// A report that was written as JSON, perhaps by a version without roles.
+    ///
+    /// # Errors
+    /// When it is no such JSON.
+    pub fn from_json(json: &[u8]) -> Result<Report, serde_json::Error> {
+        let mut report: Report = serde_json::from_slice(json)?;
+        classify_all(&mut report.stacks);
+        Ok(report)
+    }
+
     /// Hands each part over as JSON.
     ///
     /// # Errors
@@ -90,7 +101,7 @@ impl Parts {
     /// All of it.
     pub fn into_report(self) -> Report {
         let mut report = self.0.unwrap_or_default();
-        report.stacks.iter_mut().for_each(Stack::classify);
+        classify_all(&mut report.stacks);
         report
     }
 }
@@ -111,7 +122,7 @@ mod tests {
             stacks: vec![Stack::new(Vec::new(), "complete"); stacks],
             ..Report::default()
         };
-        report.stacks.iter_mut().for_each(Stack::classify);
+        classify_all(&mut report.stacks);
         report
     }
 

@@ -1,19 +1,20 @@
 //! The stacks of a report: their numbers, and their frames in words.
 
+use super::frames::Judged;
 use super::model;
 use super::text::hex;
 use crate::attribution::role::is_own_generated;
+use crate::model::hash::IntMap;
 use crate::model::{
-    Completeness, FrameKind, FunctionName, StackId, StackTable, SymbolFrame, SymbolizedStacks,
+    Completeness, Frame, FrameKind, FunctionName, StackId, StackTable, SymbolFrame, SymbolizedStacks,
 };
-use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Renumbers the stacks that the report refers to, in order of first use.
 #[derive(Default)]
 pub(super) struct StackNumbers {
-    numbers: HashMap<StackId, u64>,
+    numbers: IntMap<StackId, u64>,
     used: Vec<StackId>,
 }
 
@@ -36,11 +37,19 @@ pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) ->
     SharedFrames::default().named_stack(id, table, names)
 }
 
-/// The frames of several stacks, each once. Of one table and its names.
+/// A frame that is in several stacks, and what it is to all of them.
+type Shared = (Arc<model::Frame>, Judged);
+
+/// The frames of several stacks, each made and judged once: deep stacks have most of theirs in common. Of one table and
+/// its names.
 #[derive(Default)]
 pub struct SharedFrames<'a> {
     /// By the address of what they were made from, which is borrowed as long.
-    known: HashMap<*const SymbolFrame, Arc<model::Frame>>,
+    named: IntMap<*const SymbolFrame, Shared>,
+    /// Of stacks without names.
+    unnamed: IntMap<Frame, Shared>,
+    /// Of the stack that is being made.
+    judged: Vec<Judged>,
     names: PhantomData<&'a SymbolizedStacks>,
 }
 
@@ -55,26 +64,41 @@ impl<'a> SharedFrames<'a> {
         if id.0 as usize >= table.len() {
             return model::Stack::new(Vec::new(), "incomplete");
         }
-        let raw = table.stack(id);
-        let named = names.frames(id);
-        let frames = if named.is_empty() {
-            let unnamed =
-                |f| SymbolFrame { frame: f, function: None, bounds: None, location: None, inlined: false };
-            raw.frames.iter().map(|&f| Arc::new(frame(&unnamed(f), table))).collect()
-        } else {
-            let shared = |f: &Arc<SymbolFrame>| {
-                let known = self.known.entry(Arc::as_ptr(f)).or_insert_with(|| Arc::new(frame(f, table)));
-                Arc::clone(known)
-            };
-            named.iter().map(shared).collect()
+        let (numbers, completeness) = table.frame_numbers(id);
+        let lines = names.frames(id);
+        let (named, unnamed, judged) = (&mut self.named, &mut self.unnamed, &mut self.judged);
+        judged.clear();
+        let mut share = |(frame, what): &Shared| {
+            judged.push(*what);
+            Arc::clone(frame)
         };
-        let completeness = match raw.completeness {
+        let frames = if lines.is_empty() {
+            let without_name = |number: u32| {
+                let frame = table.frames()[number as usize];
+                let line =
+                    SymbolFrame { frame, function: None, bounds: None, location: None, inlined: false };
+                share(unnamed.entry(frame).or_insert_with(|| shared(&line, table)))
+            };
+            numbers.map(without_name).collect()
+        } else {
+            let with_name = |line: &Arc<SymbolFrame>| {
+                share(named.entry(Arc::as_ptr(line)).or_insert_with(|| shared(line, table)))
+            };
+            lines.iter().map(with_name).collect()
+        };
+        let completeness = match completeness {
             Completeness::Complete => "complete",
             Completeness::Truncated => "truncated",
             Completeness::Incomplete => "incomplete",
         };
-        model::Stack::of(frames, completeness)
+        model::Stack::of_judged(frames, judged, completeness)
     }
+}
+
+fn shared(line: &SymbolFrame, table: &StackTable) -> Shared {
+    let frame = frame(line, table);
+    let judged = Judged::of(&frame);
+    (Arc::new(frame), judged)
 }
 
 fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {

@@ -75,10 +75,13 @@ impl Symbolizer {
         ids: impl IntoIterator<Item = StackId>,
         files: &mut FileCache,
     ) -> SymbolizedStacks {
-        let ids: HashSet<StackId> = ids.into_iter().filter(|id| (id.0 as usize) < table.len()).collect();
+        let mut ids: Vec<StackId> = ids.into_iter().filter(|id| (id.0 as usize) < table.len()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let distinct = DistinctFrames::of(table, &ids);
         let mut requested: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
-        for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
-            if let Some((module, offset)) = lookup_of(&frame)
+        for frame in &distinct.frames {
+            if let Some((module, offset)) = lookup_of(frame)
                 && !table.module(module).is_generated()
                 && !self.named.contains_key(&(module, offset))
             {
@@ -138,18 +141,7 @@ impl Symbolizer {
             let lines = lines.unwrap_or_default();
             self.named.insert((id, offset), name(module, svma, lines));
         }
-        let mut known: HashMap<Frame, Vec<Arc<SymbolFrame>>> = HashMap::new();
-        let mut frames = |id: &StackId| {
-            let mut all = Vec::new();
-            for frame in table.stack(*id).frames {
-                let lines = known.entry(frame).or_insert_with(|| {
-                    lines_of_frame(&frame, table, &self.named).into_iter().map(Arc::new).collect()
-                });
-                all.extend(lines.iter().cloned());
-            }
-            all
-        };
-        SymbolizedStacks { stacks: ids.iter().map(|id| (*id, frames(id))).collect() }
+        distinct.named_stacks(table, &ids, |frame| lines_of_frame(frame, table, &self.named))
     }
 
     /// What could not be done, in words for the report; each is given once.
@@ -158,6 +150,49 @@ impl Symbolizer {
         notes.sort_unstable();
         notes.dedup();
         notes
+    }
+}
+
+/// The frames of some stacks, each once: hundreds of thousands of deep stacks have a few thousand.
+struct DistinctFrames {
+    /// By the number of a frame in the table: where in `frames` it is, plus 1. 0 for one of other stacks.
+    places: Vec<u32>,
+    frames: Vec<Frame>,
+}
+
+impl DistinctFrames {
+    fn of(table: &StackTable, ids: &[StackId]) -> DistinctFrames {
+        let mut places = vec![0; table.frames().len()];
+        let mut frames = Vec::new();
+        for number in ids.iter().flat_map(|&id| table.frame_numbers(id).0) {
+            let place = &mut places[number as usize];
+            if *place == 0 {
+                frames.push(table.frames()[number as usize]);
+                *place = frames.len() as u32;
+            }
+        }
+        DistinctFrames { places, frames }
+    }
+
+    /// The stacks, put together from the lines of each frame.
+    fn named_stacks(
+        &self,
+        table: &StackTable,
+        ids: &[StackId],
+        lines: impl Fn(&Frame) -> Vec<SymbolFrame>,
+    ) -> SymbolizedStacks {
+        let shared = |frame: &Frame| lines(frame).into_iter().map(Arc::new).collect();
+        let lines: Vec<Vec<Arc<SymbolFrame>>> = self.frames.iter().map(shared).collect();
+        let stack = |&id: &StackId| {
+            let numbers = table.frame_numbers(id).0;
+            let mut all = Vec::with_capacity(numbers.len());
+            for number in numbers {
+                let place = self.places[number as usize] as usize;
+                all.extend(lines[place - 1].iter().cloned());
+            }
+            (id, all)
+        };
+        SymbolizedStacks { stacks: ids.iter().map(stack).collect() }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::heap::report::model::Filter;
 use crate::model::path::base_name;
 use crate::report::units::{exact_size, thousands};
 
-pub(super) fn notes(a: &HeapSide<'_>, b: &HeapSide<'_>, stacks: &Stacks) -> Vec<String> {
+pub(super) fn notes(a: &HeapSide<'_>, b: &HeapSide<'_>, stacks: &Stacks<'_>) -> Vec<String> {
     let mut out = Vec::new();
     let (of_a, of_b) = (base_name(&a.facts.of.exe), base_name(&b.facts.of.exe));
     let is_one = a.facts.compared == 1 && b.facts.compared == 1;

@@ -9,11 +9,11 @@ pub use parts::{HeapJson, HeapParts};
 use super::ledger;
 use super::picture::{self, Picture};
 use super::sampling::blocks;
+use crate::model::hash::IntMap;
 use crate::model::{NoStack, Observations, StackId, StackTable, SymbolizedStacks};
 use crate::report::SharedFrames;
 use crate::report::model::Events;
 use model::{Amount, Context, Filter, Function, Point, Totals};
-use std::collections::HashMap;
 
 impl HeapReport {
     /// The same processes before they allocated anything.
@@ -88,7 +88,7 @@ pub fn build(
     table: &StackTable,
     names: &SymbolizedStacks,
 ) -> HeapReport {
-    let mut numbers: HashMap<StackId, u64> = HashMap::new();
+    let mut numbers: IntMap<StackId, u64> = IntMap::default();
     let mut used: Vec<StackId> = Vec::new();
     let mut number = |id: StackId| {
         *numbers.entry(id).or_insert_with(|| {

@@ -5,7 +5,8 @@
 //! more `rows` or `sites` of the process before.
 
 use super::model::{HeapProcess, HeapReport, HeapRow, HeapSite};
-use crate::report::model::Stack;
+use crate::report::model::{Frame, Stack};
+use crate::report::{StackReader, StackTexts, classify_all};
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Error;
@@ -49,7 +50,13 @@ impl HeapReport {
                 parts.push(serde_json::to_string(&More { sites: sites.to_vec(), ..More::default() })?);
             }
         }
-        let stacks = self.stacks.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        let write = (serde_json::to_string::<Frame>, serde_json::to_string::<Stack>);
+        let mut texts = StackTexts::new(write, ["", ",", ""].map(str::to_owned));
+        let text = |stack| {
+            let mut text = String::new();
+            texts.add(stack, &mut text).map(|()| text)
+        };
+        let stacks = self.stacks.iter().map(text).collect::<Result<_, _>>()?;
         Ok(HeapJson { parts, stacks })
     }
 
@@ -57,7 +64,7 @@ impl HeapReport {
     /// When it is no such JSON.
     pub fn from_json(json: &[u8]) -> Result<HeapReport, Error> {
         let mut report: HeapReport = serde_json::from_slice(json)?;
-        report.stacks.iter_mut().for_each(Stack::classify);
+        classify_all(&mut report.stacks);
         Ok(report)
     }
 }
@@ -67,6 +74,7 @@ impl HeapReport {
 pub struct HeapParts {
     report: Option<HeapReport>,
     stacks: Vec<Stack>,
+    reader: StackReader,
 }
 
 impl HeapParts {
@@ -98,9 +106,7 @@ impl HeapParts {
     /// # Errors
     /// When it is no such JSON.
     pub fn stack(&mut self, json: &[u8]) -> Result<(), Error> {
-        let mut stack: Stack = serde_json::from_slice(json)?;
-        stack.classify();
-        self.stacks.push(stack);
+        self.stacks.push(self.reader.stack(json)?);
         Ok(())
     }
 

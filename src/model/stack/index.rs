@@ -24,8 +24,8 @@ impl NumberIndex {
         from.iter().chain(before).copied().take_while(|&number| number != FREE)
     }
 
-    /// Adds a number that is not there.
-    pub fn insert(&mut self, number: u32, hash_of: impl Fn(u32) -> u64) {
+    /// Adds a number that is not there, by its hash. `hash_of` gives those of the others again.
+    pub fn insert(&mut self, (number, hash): (u32, u64), hash_of: impl Fn(u32) -> u64) {
         if (self.used + 1) * 4 > self.places.len() * 3 {
             let places = (self.places.len() * 2).max(64);
             let before = std::mem::replace(&mut self.places, vec![FREE; places]);
@@ -33,7 +33,7 @@ impl NumberIndex {
                 self.put(number, hash_of(number));
             }
         }
-        self.put(number, hash_of(number));
+        self.put(number, hash);
         self.used += 1;
     }
 
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(index.candidates(7).next(), None);
         for number in 0..3000 {
             assert!(!index.candidates(hash(number)).any(|found| found == number));
-            index.insert(number, hash);
+            index.insert((number, hash(number)), hash);
         }
         assert!((0..3000).all(|number| index.candidates(hash(number)).any(|found| found == number)));
         assert!(index.places.len() <= 4096 && index.used == 3000);

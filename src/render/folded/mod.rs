@@ -12,6 +12,13 @@ use std::ops::AddAssign;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FrameNumber(u32);
 
+impl FrameNumber {
+    /// In [`Folded::texts`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Stacks and what they hold; equal stacks are added up.
 #[derive(Clone, Debug, Default)]
 pub struct Folded<V> {
@@ -45,13 +52,27 @@ impl<V: AddAssign + Default> Folded<V> {
         }
     }
 
+    /// Of each frame, by its number; all of them differ.
+    pub fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
     /// All stacks, root first, sorted by their frames' text.
     pub fn sorted(&self) -> Vec<(Vec<&str>, &V)> {
-        let text = |number: &FrameNumber| self.texts.get(number.0 as usize).map_or("", String::as_str);
-        let mut rows: Vec<(Vec<&str>, &V)> =
-            self.rows.iter().map(|(stack, value)| (stack.iter().map(text).collect(), value)).collect();
-        rows.sort_by(|a, b| a.0.cmp(&b.0));
-        rows
+        // Texts are compared once, and not for each pair of stacks: deep ones differ near their ends.
+        let mut texts: Vec<(&str, usize)> =
+            self.texts.iter().enumerate().map(|(at, text)| (text.as_str(), at)).collect();
+        texts.sort_unstable();
+        let mut ranks = vec![0; texts.len()];
+        for (rank, (_, at)) in texts.iter().enumerate() {
+            ranks[*at] = rank as u32;
+        }
+        let ranked = |stack: &[FrameNumber]| stack.iter().map(|number| ranks[number.index()]).collect();
+        let mut rows: Vec<(Vec<u32>, &V)> =
+            self.rows.iter().map(|(stack, value)| (ranked(stack), value)).collect();
+        rows.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let text = |rank: u32| texts[rank as usize].0;
+        rows.into_iter().map(|(ranks, value)| (ranks.into_iter().map(text).collect(), value)).collect()
     }
 
     /// A line a stack, sorted; `columns` gives what follows the stack, None for a stack without a line.

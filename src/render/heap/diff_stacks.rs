@@ -1,10 +1,8 @@
 //! Two heaps as stacks with what each has outstanding of them: folded, and a differential flame graph.
 
-use super::folded::{frames_of, process_name};
+use super::folded::HeapStacks;
 use crate::diff::HeapSide;
 use crate::render::folded::report::Stacks;
-use crate::render::folded::{Folded, frame_text};
-use std::collections::HashMap;
 use std::ops::AddAssign;
 
 /// Outstanding bytes before and after.
@@ -30,25 +28,17 @@ pub fn heap_diff_to_folded(sides: (&HeapSide<'_>, &HeapSide<'_>), reverse: bool)
 }
 
 pub(in crate::render) fn two((a, b): (&HeapSide<'_>, &HeapSide<'_>), reverse: bool) -> Stacks<Two> {
-    let mut folded: Folded<Two> = Folded::new();
-    let mut kinds = HashMap::new();
+    let mut all = HeapStacks::new(reverse);
     let several = a.processes().len() > 1 || b.processes().len() > 1;
     for (side, is_a) in [(a, true), (b, false)] {
         for process in side.processes() {
             for row in process.rows.iter().filter(|row| row.amount.bytes > 0) {
-                let mut names = frames_of(side.report(), row);
-                if several {
-                    names.insert(0, process_name(&process.comm));
-                }
-                if reverse {
-                    names.reverse();
-                }
-                let frames: Vec<_> = names.iter().map(|(name, _)| folded.frame(name)).collect();
-                kinds.extend(names.into_iter().map(|(name, kind)| (frame_text(&name), kind)));
                 let bytes = row.amount.bytes;
-                folded.add(&frames, if is_a { Two { a: bytes, b: 0 } } else { Two { a: 0, b: bytes } });
+                let root = several.then_some(process.comm.as_str());
+                let held = if is_a { Two { a: bytes, b: 0 } } else { Two { a: 0, b: bytes } };
+                all.add(side.report(), row, root, held);
             }
         }
     }
-    Stacks { folded, kinds }
+    all.into_stacks()
 }

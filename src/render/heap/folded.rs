@@ -2,11 +2,11 @@
 
 use super::{HeapView, function, function_module, no_stack, rows_by, stack};
 use crate::heap::HeapBy;
-use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
+use crate::heap::report::{HeapReport, HeapRow};
 use crate::render::folded::report::{Kind, Stacks};
-use crate::render::folded::{Folded, frame_text};
+use crate::render::folded::{Folded, FrameNumber};
+use crate::report::PerFrame;
 use crate::report::model::Frame;
-use std::collections::HashMap;
 use std::ops::AddAssign;
 
 /// What a stack has: bytes, or calls where the view is about calls; and in how many blocks.
@@ -34,20 +34,15 @@ pub fn heap_to_folded(report: &HeapReport, view: HeapView) -> String {
 
 /// The stacks of all processes.
 pub(in crate::render) fn stacks(report: &HeapReport, HeapView { by, reverse }: HeapView) -> Stacks<Held> {
-    let mut folded: Folded<Held> = Folded::new();
-    let mut kinds = HashMap::new();
+    let mut all = HeapStacks::new(reverse);
     for process in &report.processes {
+        let root = (report.processes.len() > 1).then(|| format!("{} ({})", process.comm, process.pid));
         for row in rows_by(process, by).iter().filter(|row| row.amount.bytes > 0) {
-            let mut names = names(report, process, row);
-            if reverse {
-                names.reverse();
-            }
-            let frames: Vec<_> = names.iter().map(|(name, _)| folded.frame(name)).collect();
-            kinds.extend(names.into_iter().map(|(name, kind)| (frame_text(&name), kind)));
-            folded.add(&frames, Held { amount: row.amount.bytes, blocks: row.amount.blocks });
+            let held = Held { amount: row.amount.bytes, blocks: row.amount.blocks };
+            all.add(report, row, root.as_deref(), held);
         }
     }
-    Stacks { folded, kinds }
+    all.into_stacks()
 }
 
 /// Whether the amounts of a view are calls.
@@ -55,34 +50,74 @@ pub(in crate::render) fn counts_calls(by: HeapBy) -> bool {
     matches!(by, HeapBy::Allocations | HeapBy::Temporary)
 }
 
-/// Outermost first.
-fn names(report: &HeapReport, process: &HeapProcess, row: &HeapRow) -> Vec<(String, Kind)> {
-    let mut names = frames_of(report, row);
-    if report.processes.len() > 1 {
-        names.insert(0, process_name(&format!("{} ({})", process.comm, process.pid)));
+/// Rows of reports as stacks. What a frame is called is found out once for all stacks that it is in.
+pub(super) struct HeapStacks<'r, V> {
+    folded: Folded<V>,
+    reverse: bool,
+    frames: PerFrame<'r, FrameNumber>,
+    /// By the number of a name: several things may have it, and the last one counts.
+    kinds: Vec<Of<'r>>,
+    /// The row that is being put together.
+    row: Vec<(FrameNumber, Of<'r>)>,
+}
+
+/// A [`Kind`] without memory of its own: one is noted for each frame of each stack.
+#[derive(Clone, Copy)]
+enum Of<'r> {
+    Process,
+    Note,
+    Function(&'r str),
+}
+
+impl<'r, V: AddAssign + Default> HeapStacks<'r, V> {
+    pub fn new(reverse: bool) -> HeapStacks<'r, V> {
+        let (frames, kinds, row) = (PerFrame::default(), Vec::new(), Vec::new());
+        HeapStacks { folded: Folded::new(), reverse, frames, kinds, row }
     }
-    names
-}
 
-pub(super) fn process_name(name: &str) -> (String, Kind) {
-    (name.to_owned(), Kind::Process)
-}
-
-/// Without the process.
-pub(super) fn frames_of(report: &HeapReport, row: &HeapRow) -> Vec<(String, Kind)> {
-    let mut names = Vec::new();
-    match stack(report, row) {
-        Some(stack) => {
-            if stack.completeness != "complete" {
-                names.push((format!("[{} stack]", stack.completeness), Kind::Note));
-            }
-            let frames = stack.frames.iter().rev();
-            names.extend(frames.map(|frame| (name(frame), Kind::Function(frame.module.clone()))));
+    /// A row of one of the report's processes; `root`: the process, as the outermost frame.
+    pub fn add(&mut self, report: &'r HeapReport, row: &HeapRow, root: Option<&str>, value: V) {
+        let HeapStacks { folded, reverse, frames, kinds, row: names } = self;
+        names.clear();
+        if let Some(root) = root {
+            names.push((folded.frame(root), Of::Process));
         }
-        None => names.push((format!("[{}]", no_stack(row)), Kind::Note)),
+        match stack(report, row) {
+            Some(stack) => {
+                if stack.completeness != "complete" {
+                    let note = format!("[{} stack]", stack.completeness);
+                    names.push((folded.frame(&note), Of::Note));
+                }
+                for frame in stack.frames.iter().rev() {
+                    let number = *frames.of(frame, |frame| folded.frame(&name(frame)));
+                    names.push((number, Of::Function(&frame.module)));
+                }
+            }
+            None => names.push((folded.frame(&format!("[{}]", no_stack(row))), Of::Note)),
+        }
+        names.push((folded.frame(&function(report, row)), Of::Function(function_module(report, row))));
+        if *reverse {
+            names.reverse();
+        }
+        kinds.resize(folded.texts().len(), Of::Note);
+        for (number, of) in names.iter() {
+            if let Some(kind) = kinds.get_mut(number.index()) {
+                *kind = *of;
+            }
+        }
+        let numbers: Vec<FrameNumber> = names.iter().map(|(number, _)| *number).collect();
+        folded.add(&numbers, value);
     }
-    names.push((function(report, row), Kind::Function(function_module(report, row).to_owned())));
-    names
+
+    pub fn into_stacks(self) -> Stacks<V> {
+        let kind = |of| match of {
+            Of::Process => Kind::Process,
+            Of::Note => Kind::Note,
+            Of::Function(module) => Kind::Function(module.to_owned()),
+        };
+        let kinds = self.folded.texts().iter().cloned().zip(self.kinds.into_iter().map(kind)).collect();
+        Stacks { folded: self.folded, kinds }
+    }
 }
 
 /// `leak(int)`, `libc.so.6 fn@0x27200`, `prog+0x1234`.

@@ -8,9 +8,11 @@
 use super::function;
 use super::whole::{Whole, wholes};
 use crate::heap::report::{HeapProcess, HeapReport};
+use crate::model::hash::IntMap;
 use crate::render::folded::report::NO_MODULE;
 use crate::render::style::clean;
-use crate::report::model::{Frame, Stack};
+use crate::report::PerFrame;
+use crate::report::model::Frame;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -40,7 +42,13 @@ fn write(report: &HeapReport, p: &HeapProcess, out: &mut impl Write) -> io::Resu
     if p.attached {
         writeln!(out, "A")?;
     }
-    let mut code = Code { report, strings: HashMap::new(), points: HashMap::new(), traces: HashMap::new() };
+    let mut code = Code {
+        report,
+        strings: HashMap::new(),
+        points: HashMap::new(),
+        alone: PerFrame::default(),
+        traces: IntMap::default(),
+    };
     // The first is never allocated: heaptrack takes a free of it that follows another one for that of a temporary block.
     writeln!(out, "a 0 0")?;
     let mut infos = Infos { count: 1 };
@@ -230,11 +238,13 @@ struct Code<'r> {
     report: &'r HeapReport,
     strings: HashMap<String, u64>,
     points: HashMap<Point, u64>,
+    /// Instruction pointers of frames that nothing is inlined into.
+    alone: PerFrame<'r, u64>,
     /// By the instruction pointer and the trace of its caller.
-    traces: HashMap<(u64, u64), u64>,
+    traces: IntMap<(u64, u64), u64>,
 }
 
-impl Code<'_> {
+impl<'r> Code<'r> {
     /// 0 for an empty one.
     fn string(&mut self, text: &str, out: &mut impl Write) -> io::Result<u64> {
         let text = clean(text);
@@ -263,8 +273,19 @@ impl Code<'_> {
             let point = self.note(&format!("[{} stack]", stack.completeness), out)?;
             parent = self.node(point, 0, out)?;
         }
-        for frames in physical(stack).iter().rev() {
-            let point = self.point(frames, out)?;
+        // Each frame with those that were inlined into it before it.
+        for frames in stack.without_aliases().split_inclusive(|frame| !frame.inlined).rev() {
+            let point = match frames {
+                [alone] => match self.alone.get(alone) {
+                    Some(known) => *known,
+                    None => {
+                        let point = self.point(frames, out)?;
+                        self.alone.note(alone, point);
+                        point
+                    }
+                },
+                _ => self.point(frames, out)?,
+            };
             parent = self.node(point, parent, out)?;
         }
         Ok(parent)
@@ -323,22 +344,6 @@ impl Code<'_> {
         self.traces.insert((point, parent), next);
         Ok(next)
     }
-}
-
-/// The frames of a stack, each with those that were inlined into it before it.
-fn physical(stack: &Stack) -> Vec<Vec<Arc<Frame>>> {
-    let mut out: Vec<Vec<Arc<Frame>>> = Vec::new();
-    let mut open = Vec::new();
-    for frame in stack.without_aliases() {
-        open.push(frame.clone());
-        if !frame.inlined {
-            out.push(std::mem::take(&mut open));
-        }
-    }
-    if !open.is_empty() {
-        out.push(open);
-    }
-    out
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::columns::{Column, NONE, Ranges, Regions, Strings};
 use crate::model::number::signed;
 use crate::render::clean;
 use crate::report::model::{Finding, Frame, Process, Report, Role, Stack};
-use crate::report::{category_color, category_name};
+use crate::report::{PerFrame, category_color, category_name};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -81,14 +81,17 @@ pub(super) fn page(report: &Report) -> Result<Page<PageProcess>, serde_json::Err
 
 /// Stacks as numbers of frames, and the frames.
 pub(super) fn code(all: &[Stack], strings: &mut Strings) -> (Vec<PageStack>, Frames) {
+    let mut known: PerFrame<'_, usize> = PerFrame::default();
     let mut numbers: HashMap<&Frame, usize> = HashMap::new();
     let mut distinct: Vec<&Frame> = Vec::new();
     let mut stacks = Vec::with_capacity(all.len());
     for Stack { frames, completeness, caller, .. } in all {
         let frames = frames.iter().map(|frame| {
-            *numbers.entry(frame).or_insert_with(|| {
-                distinct.push(frame);
-                distinct.len() - 1
+            *known.of(frame, |frame| {
+                *numbers.entry(frame).or_insert_with(|| {
+                    distinct.push(frame);
+                    distinct.len() - 1
+                })
             })
         });
         stacks.push(PageStack(clean(completeness), frames.collect(), caller.map_or(NONE, signed)));

@@ -4,6 +4,7 @@ use super::proto::{Function, Line, Location, Mapping, Profile, ValueType};
 use crate::model::path::base_name;
 use crate::render::folded::report::NO_MODULE;
 use crate::render::style::clean;
+use crate::report::PerFrame;
 use crate::report::model::{Frame, Stack};
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,6 +50,10 @@ pub(super) struct Code<'r> {
     modules: HashMap<Module<'r>, usize>,
     location_ids: HashMap<(u64, u64, Vec<Line>), u64>,
     function_ids: HashMap<(i64, i64), u64>,
+    /// Of frames, by what they are named.
+    lines: PerFrame<'r, Line>,
+    /// Of frames that nothing is inlined into: as the innermost of a stack, and as a caller.
+    alone: [PerFrame<'r, u64>; 2],
     /// Of the report's stacks, innermost first.
     stacks: HashMap<u64, Vec<u64>>,
 }
@@ -70,13 +75,20 @@ impl<'r> Code<'r> {
             modules: HashMap::new(),
             location_ids: HashMap::new(),
             function_ids: HashMap::new(),
+            lines: PerFrame::default(),
+            alone: Default::default(),
             stacks: HashMap::new(),
         };
         let mut ends: BTreeMap<Module<'r>, u64> = BTreeMap::new();
         let frames = stacks.iter().flat_map(|stack| &stack.frames);
-        for frame in frames.filter(|frame| frame.module != NO_MODULE) {
-            let end = ends.entry((&frame.module, frame.build_id.as_deref())).or_default();
-            *end = (*end).max(offset(frame).saturating_add(1));
+        let mut seen: PerFrame<'r, ()> = PerFrame::default();
+        for frame in frames {
+            seen.of(frame, |frame| {
+                if frame.module != NO_MODULE {
+                    let end = ends.entry((&frame.module, frame.build_id.as_deref())).or_default();
+                    *end = (*end).max(offset(frame).saturating_add(1));
+                }
+            });
         }
         let paths = paths(files);
         let program = program.map(base_name);
@@ -137,6 +149,11 @@ impl<'r> Code<'r> {
         let mut out = Vec::with_capacity(stack.frames.len());
         let mut lines = Vec::new();
         for frame in stack.without_aliases() {
+            let (is_alone, is_caller) = (lines.is_empty() && !frame.inlined, usize::from(!out.is_empty()));
+            if let Some(known) = self.alone[is_caller].get(frame).filter(|_| is_alone) {
+                out.push(*known);
+                continue;
+            }
             lines.push(self.line(frame));
             if frame.inlined {
                 continue;
@@ -149,7 +166,11 @@ impl<'r> Code<'r> {
                 Some(mapping) => (mapping.id, mapping.memory_start),
                 None => (0, 0),
             };
-            out.push(self.location(id, start.saturating_add(offset), lines));
+            let location = self.location(id, start.saturating_add(offset), lines);
+            if is_alone {
+                self.alone[is_caller].note(frame, location);
+            }
+            out.push(location);
         }
         if !lines.is_empty() {
             // Inlined into nothing that is known: a report that was cut.
@@ -159,7 +180,10 @@ impl<'r> Code<'r> {
         Some((stack, out))
     }
 
-    fn line(&mut self, frame: &Frame) -> Line {
+    fn line(&mut self, frame: &'r Frame) -> Line {
+        if let Some(known) = self.lines.get(frame) {
+            return *known;
+        }
         let name = match (&frame.symbol, &frame.function_start) {
             (Some(symbol), _) => symbol.clone(),
             (None, _) if frame.module == NO_MODULE => "[code outside of all files]".to_owned(),
@@ -167,7 +191,9 @@ impl<'r> Code<'r> {
             (None, None) => format!("+{} ({})", frame.offset, frame.module),
         };
         let function_id = self.function(&name, frame.file.as_deref().unwrap_or_default());
-        Line { function_id, line: frame.line.unwrap_or(0).into() }
+        let line = Line { function_id, line: frame.line.unwrap_or(0).into() };
+        self.lines.note(frame, line);
+        line
     }
 
     fn function(&mut self, name: &str, file: &str) -> u64 {
