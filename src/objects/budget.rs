@@ -9,8 +9,17 @@ const MOST: u64 = 2 << 30;
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Memory that a table takes, given back when this is dropped.
-#[derive(Debug, Default)]
-pub struct Held(u64);
+#[derive(Debug)]
+pub struct Held {
+    bytes: u64,
+    of: &'static AtomicU64,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held { bytes: 0, of: &TAKEN }
+    }
+}
 
 impl Held {
     /// None where all tables would then take more than [`MOST`].
@@ -21,27 +30,28 @@ impl Held {
     /// Takes more; false, and nothing is taken, where that does not fit.
     #[must_use]
     pub fn grow(&mut self, bytes: u64) -> bool {
-        let taken = Held::take(bytes);
+        let taken = Held::take_of(self.of, bytes);
         // Given back with the rest.
-        taken.map(std::mem::forget).inspect(|()| self.0 += bytes).is_some()
+        taken.map(std::mem::forget).inspect(|()| self.bytes += bytes).is_some()
     }
 
     /// Gives a part back.
     pub fn shrink(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.0);
-        self.0 -= bytes;
-        drop(Held(bytes));
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        drop(Held { bytes, of: self.of });
     }
 
-    fn take_of(taken: &AtomicU64, bytes: u64) -> Option<Held> {
+    fn take_of(of: &'static AtomicU64, bytes: u64) -> Option<Held> {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= MOST);
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok().then_some(Held(bytes))
+        // What was not taken must not be made: it would be given back.
+        of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok().then(|| Held { bytes, of })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(self.0, Ordering::Relaxed);
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -51,14 +61,16 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_and_changes_nothing() {
-        let taken = AtomicU64::new(0);
-        let first = Held::take_of(&taken, MOST - 1).expect("it fits");
+        static SUM: AtomicU64 = AtomicU64::new(0);
+        let mut first = Held::take_of(&SUM, MOST - 1).expect("it fits");
         for bytes in [2, MOST, u64::MAX] {
-            assert!(Held::take_of(&taken, bytes).is_none(), "{bytes}");
+            assert!(Held::take_of(&SUM, bytes).is_none() && !first.grow(bytes), "{bytes}");
         }
-        let second = Held::take_of(&taken, 1).expect("the last byte");
-        assert_eq!(taken.load(Ordering::Relaxed), MOST);
-        // They are of another sum than the one that dropping changes.
-        std::mem::forget((first, second));
+        let second = Held::take_of(&SUM, 1).expect("the last byte");
+        assert_eq!(SUM.load(Ordering::Relaxed), MOST);
+        first.shrink(10);
+        assert_eq!(SUM.load(Ordering::Relaxed), MOST - 10);
+        drop((first, second));
+        assert_eq!(SUM.load(Ordering::Relaxed), 0);
     }
 }
