@@ -153,16 +153,25 @@ impl StackTable {
 
     /// The number of a stack, a new one if it was not seen before. Frames innermost first.
     pub fn intern_frames(&mut self, frames: &[Frame], completeness: Completeness) -> StackId {
-        let (known, ids) = (&mut self.frames, &mut self.frame_ids);
-        let number = |frame: &Frame| {
-            *ids.entry(*frame).or_insert_with(|| {
-                known.push(*frame);
-                (known.len() - 1) as u32
-            })
-        };
-        let numbers = &mut self.scratch;
+        let mut numbers = std::mem::take(&mut self.scratch);
         numbers.clear();
-        numbers.extend(frames.iter().map(number));
+        numbers.extend(frames.iter().map(|&frame| self.frame_number(frame)));
+        let id = self.intern_numbers(&numbers, completeness);
+        self.scratch = numbers;
+        id
+    }
+
+    /// The index of a frame in [`StackTable::frames`], a new one if it was not seen before.
+    pub fn frame_number(&mut self, frame: Frame) -> u32 {
+        let known = &mut self.frames;
+        *self.frame_ids.entry(frame).or_insert_with(|| {
+            known.push(frame);
+            (known.len() - 1) as u32
+        })
+    }
+
+    /// As [`StackTable::intern_frames`], by what [`StackTable::frame_number`] has said.
+    pub fn intern_numbers(&mut self, numbers: &[u32], completeness: Completeness) -> StackId {
         let hash = hash_of(numbers.iter().copied(), completeness);
         let stacks = &mut self.stacks;
         let is_same = |&stack: &u32| {

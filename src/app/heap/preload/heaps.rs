@@ -37,13 +37,24 @@ pub struct Counting {
     pub code: u32,
     /// What was mapped in each state of the code that was examined, in their order.
     modules: Vec<(u32, Modules)>,
-    /// What each node is, in the state of the code in which it was met.
-    pub frames: Vec<Option<(u32, Option<Frame>)>>,
+    /// What each node is, in a state of the code.
+    pub frames: (u32, Vec<NodeFrame>),
     /// By the number of the stack.
     pub sites: Vec<Option<SiteId>>,
     pub interpreted: Interpreted,
     /// Numbers of [`Preloaded::functions`] by those of the library.
     pub functions: HashMap<usize, u32>,
+}
+
+/// What a node of the stacks' tree is in a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NodeFrame {
+    #[default]
+    Unknown,
+    /// An interpreter's own, which is no function of the program.
+    NotShown,
+    /// A number of [`StackTable::frames`].
+    Number(u32),
 }
 
 /// How often a new process is checked for the library: some seconds.
@@ -155,7 +166,7 @@ impl Preloaded {
             generation: 0,
             code: 0,
             modules: Vec::new(),
-            frames: Vec::new(),
+            frames: (0, Vec::new()),
             sites: Vec::new(),
             interpreted: Interpreted::default(),
             functions: HashMap::new(),

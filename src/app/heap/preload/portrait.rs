@@ -1,6 +1,6 @@
 //! What a process has counted, as data for the report.
 
-use super::heaps::{Counting, Portrait, Preloaded};
+use super::heaps::{Counting, NodeFrame, Portrait, Preloaded};
 use super::sizes::Sizes;
 use super::suits::other_names;
 use crate::capture::preload::layout::{self, FUNCTIONS};
@@ -10,7 +10,7 @@ use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::{Function, Own};
 use crate::heap::sampling::{BLOCK, blocks};
 use crate::heap::silence::NOT_COUNTED;
-use crate::model::{Completeness, Frame, NoStack, StackId};
+use crate::model::{Completeness, NoStack, StackId};
 use crate::objects::{FileKey, OpenRequest};
 use crate::report::units::thousands;
 use crate::symbolize::demangle;
@@ -99,28 +99,34 @@ impl Preloaded {
 
     fn stack(&mut self, process: &mut Counting, stack: &SharedStack) -> StackId {
         let most = stack.frames.iter().map(|frame| frame.node as usize + 1).max().unwrap_or(0);
-        process.frames.resize(process.frames.len().max(most), None);
-        let mut frames: Vec<Frame> = Vec::with_capacity(stack.frames.len());
+        if process.frames.0 != stack.code {
+            process.frames = (stack.code, Vec::new());
+        }
+        process.frames.1.resize(process.frames.1.len().max(most), NodeFrame::Unknown);
+        let mut frames: Vec<u32> = Vec::with_capacity(stack.frames.len());
         for &SharedFrame { node, word } in &stack.frames {
-            let known = process.frames.get(node as usize).copied().flatten();
-            let frame = match known.filter(|(code, _)| *code == stack.code) {
-                Some((_, frame)) => frame,
-                None => match layout::interpreted(word) {
+            let mut known = process.frames.1.get(node as usize).copied().unwrap_or_default();
+            if known == NodeFrame::Unknown {
+                let frame = match layout::interpreted(word) {
                     Some(of) => process.interpreted.frame(&process.area, of, &mut self.stacks),
                     None => Some(process.returns_to(stack.code, word)),
-                },
-            };
-            if let Some(known) = process.frames.get_mut(node as usize) {
-                *known = Some((stack.code, frame));
+                };
+                let number = frame.map(|frame| self.stacks.frame_number(frame));
+                known = number.map_or(NodeFrame::NotShown, NodeFrame::Number);
+                if let Some(slot) = process.frames.1.get_mut(node as usize) {
+                    *slot = known;
+                }
             }
-            frames.extend(frame);
+            if let NodeFrame::Number(number) = known {
+                frames.push(number);
+            }
         }
         let completeness = match stack {
             SharedStack { is_truncated: true, .. } => Completeness::Truncated,
             SharedStack { is_incomplete: true, .. } => Completeness::Incomplete,
             _ => Completeness::Complete,
         };
-        self.stacks.intern_frames(&frames, completeness)
+        self.stacks.intern_numbers(&frames, completeness)
     }
 
     /// The number of a function in the file that has the real one.
