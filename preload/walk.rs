@@ -8,7 +8,7 @@ use super::rules::{self, Learned};
 use super::setup;
 use super::stacks::{child, number};
 use super::sys;
-use super::thread::{Level, MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
+use super::thread::{MEMO_WORDS, MOST_FRAMES, Memo, Memory, Memos, Thread};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Registers as a hook finds them, in the order in which it pushes them.
@@ -181,7 +181,9 @@ pub fn mix(hash: u64, word: u64) -> u64 {
 #[inline(never)]
 pub fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> Native {
     let (code, first) = (memory::area().head().code.load(Acquire), registers.sp());
-    let known = known_levels(thread, first, code);
+    // SAFETY: it is there.
+    let last = unsafe { &*thread.memory };
+    let known = if last.stack_end == thread.stack_end && last.code == code { last.len } else { 0 };
     let (mut walked, may_change) = walk_to(thread, registers, code, known);
     if walked.is_none() {
         // With what is known it is too deep: that has to go.
@@ -200,29 +202,24 @@ pub fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> Native 
     native
 }
 
-/// How many of the frames that were walked last are what a walk would find there again: from the outermost one on.
-fn known_levels(thread: &Thread, first: u64, code: u32) -> usize {
-    // SAFETY: it is there. What is read is between the hook's stack pointer and the end of the stack's mapping.
-    unsafe {
-        let memory = &*thread.memory;
-        let is_there = |at: u64, word: u64| at == 0 || at >= first && *(at as *const u64) == word;
-        let is_same = memory.stack_end == thread.stack_end && memory.code == code;
-        if !is_same || !is_there(memory.end_at, memory.end) {
-            return 0;
+/// Whether a walk from the last of these frames outwards would find them again: it would read the same words, in this order. If
+/// not, how many of them are outside of the first one that has another caller.
+fn leads_on(memory: &Memory, known: usize) -> Result<(), usize> {
+    // SAFETY: the frame that comes first is on the stack now, and so is each whose return address is as it was.
+    let is_there = |at: u64, word: u64| at == 0 || unsafe { *(at as *const u64) } == word;
+    for (index, level) in memory.levels[..known].iter().enumerate().rev() {
+        let (return_at, ip) = match index.checked_sub(1) {
+            Some(outer) => (memory.levels[outer].sp - 8, memory.levels[outer].ip),
+            None => (memory.end_at, memory.end),
+        };
+        let is_same = is_there(level.through_at, level.through)
+            && is_there(level.saved_at, level.saved)
+            && is_there(return_at, ip);
+        if !is_same {
+            return Err(index);
         }
-        let (mut known, mut return_at, mut ip) = (0, 0, 0);
-        for level in memory.levels.iter().take(memory.len) {
-            let Level { sp, saved_at, saved, through_at, through, .. } = *level;
-            let is_same =
-                is_there(return_at, ip) && is_there(saved_at, saved) && is_there(through_at, through);
-            if sp < first || !is_same {
-                break;
-            }
-            (return_at, ip) = (sp - 8, level.ip);
-            known += 1;
-        }
-        known
     }
+    Ok(())
 }
 
 /// Walks up to a frame that is known, or to the end. None where there are more frames than space for them. True where another
@@ -249,8 +246,13 @@ fn walk_to(
         if known > 0 {
             let level = &memory.levels[known - 1];
             if level.sp == sp && level.ip == ip && (level.bp == bp || !level.bp_matters) {
-                (flags, end) = (memory.flags, (memory.end_at, memory.end));
-                break;
+                match leads_on(memory, known) {
+                    Ok(()) => {
+                        (flags, end) = (memory.flags, (memory.end_at, memory.end));
+                        break;
+                    }
+                    Err(fewer) => known = fewer,
+                }
             }
         }
         if fresh == MOST_FRAMES {
