@@ -203,6 +203,8 @@ pub struct Head {
     pub rule_tables: AtomicU32,
     /// Bytes of address space that counting takes in the process.
     pub mapped: AtomicU64,
+    /// And bytes of its own memory, in tables.
+    pub private: AtomicU64,
     pub generated: [Range; GENERATED],
     /// Where the functions of [`FUNCTIONS`] are in truth.
     pub real: [AtomicU64; FUNCTIONS.len()],

@@ -1,5 +1,6 @@
 //! Tables in this process' own memory that are searched without a lock. One that is full is replaced by one of twice the size.
 
+use super::memory::area;
 use super::sys;
 use core::marker::PhantomData;
 use core::ptr::null_mut;
@@ -131,6 +132,7 @@ impl<E: Entry> Table<E> {
             entries.filter(|entry| entry.home().is_some()).for_each(|entry| table.put(entry));
         }
         self.at.store(at, Release);
+        area().head().private.fetch_add((bytes - old * size_of::<E>()) as u64, Relaxed);
         if let Some(former) = unsafe { former.as_ref() } {
             // SAFETY: who still searches there finds nothing, and asks again with the lock.
             unsafe { sys::empty_private(former.entries::<u8>().cast_mut(), old * size_of::<E>()) };

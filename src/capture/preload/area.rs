@@ -314,7 +314,12 @@ impl Area {
 
     /// Bytes of address space that it takes in the process, as that says.
     pub fn mapped(&self) -> u64 {
-        self.head().mapped.load(Relaxed).min(BYTES as u64)
+        self.head().mapped.load(Relaxed).min(BYTES as u64) + self.private()
+    }
+
+    /// The process' own tables: all of their pages are written to, because hashes lead there.
+    fn private(&self) -> u64 {
+        self.head().private.load(Relaxed).min(BYTES as u64)
     }
 
     /// Bytes of memory that it takes: the kernel charges them to the process' control group.
@@ -322,7 +327,7 @@ impl Area {
     /// # Errors
     /// As fstat(2).
     pub fn memory(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.blocks() * 512)
+        Ok(self.file.metadata()?.blocks() * 512 + self.private())
     }
 }
 
