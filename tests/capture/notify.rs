@@ -1,7 +1,7 @@
 //! The `notify` backend: no privileges, every call seen while its thread waits in it. Reports are held
 //! against maps files, stacks against the BPF backend's.
 
-use crate::support::churn::{mode, run_seed, run_turmoil, what_is_wrong};
+use crate::support::churn::{command_of, mode, run_seed, run_turmoil, what_is_wrong};
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::report::number;
 use crate::support::stacks::{Calls, Comparison, calls_of};
@@ -77,16 +77,9 @@ fn calls_of_threads_that_take_no_notice_of_each_other_are_followed() {
 /// One seed with as many descriptors as `limits` allow: what is wrong, and what vmaudit said.
 fn churn_under(limits: &str, seed: u64) -> (Vec<String>, support::Audit) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (report, prefix) = (folder.path().join("report.json"), folder.path().join("maps"));
-    let (churn, seed_text) = (program("churn"), seed.to_string());
-    let command = [
-        churn.as_os_str(),
-        seed_text.as_ref(),
-        "5".as_ref(),
-        "150".as_ref(),
-        prefix.as_os_str(),
-        mode(seed).as_ref(),
-    ];
+    let report = folder.path().join("report.json");
+    let command = command_of(seed, folder.path());
+    let command = command.each_ref().map(|word| word.as_os_str());
     let mut run = under_limits(limits, &run_command(&report, &NOTIFY, &command));
     let audit = finished(watchdog::output(&mut run), &report);
     (what_is_wrong(&audit, folder.path(), &["ledger_drift", "unknown", "preexisting"]), audit)

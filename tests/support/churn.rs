@@ -3,6 +3,7 @@
 
 use super::report::{Span, spans_of_maps, spans_of_regions};
 use super::{Audit, audit, program};
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -25,19 +26,17 @@ pub fn differences(ours: &[Span], theirs: &[Span]) -> String {
     format!("  only in the report:\n{}  only in the maps file:\n{}", only(ours, theirs), only(theirs, ours))
 }
 
+/// The command of one seed, whose processes leave their maps files in `folder`.
+pub fn command_of(seed: u64, folder: &Path) -> [OsString; 6] {
+    let (seed_text, prefix) = (seed.to_string(), folder.join("maps"));
+    [program("churn").into(), seed_text.into(), "5".into(), "150".into(), prefix.into(), mode(seed).into()]
+}
+
 /// What is wrong with one seed, audited with these options; empty when nothing is.
 pub fn run_seed(seed: u64, options: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let prefix = folder.path().join("maps");
-    let (churn, seed_text) = (program("churn"), seed.to_string());
-    let words = [
-        churn.as_os_str(),
-        seed_text.as_ref(),
-        "5".as_ref(),
-        "150".as_ref(),
-        prefix.as_os_str(),
-        mode(seed).as_ref(),
-    ];
+    let words = command_of(seed, folder.path());
+    let words = words.each_ref().map(|word| word.as_os_str());
     what_is_wrong(&audit(options, &words), folder.path(), &["ledger_drift", "unknown", "preexisting"])
 }
 
