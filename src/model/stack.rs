@@ -170,7 +170,7 @@ impl StackTable {
         })
     }
 
-    /// As [`StackTable::intern_frames`], by what [`StackTable::frame_number`] has said.
+    /// Does as [`StackTable::intern_frames`], by the numbers of [`StackTable::frame_number`].
     pub fn intern_numbers(&mut self, numbers: &[u32], completeness: Completeness) -> StackId {
         let hash = hash_of(numbers.iter().copied(), completeness);
         let stacks = &mut self.stacks;

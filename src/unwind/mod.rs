@@ -181,7 +181,7 @@ impl Unwinder {
         self.spaces.get(&mm).is_some_and(|space| space.generation == generation)
     }
 
-    /// What an address space has mapped, as it was handed in last.
+    /// Returns what an address space has mapped, as it was handed in last.
     pub fn modules(&self, mm: MmKey) -> Option<Modules> {
         self.spaces.get(&mm).map(Space::modules)
     }

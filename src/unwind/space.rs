@@ -44,7 +44,8 @@ impl MappedModule {
         address.wrapping_sub(self.range.start.0).wrapping_add(self.offset)
     }
 
-    /// What makes an address a frame's: the place in the file, or with generated code the address itself.
+    /// The difference between a frame's address and one in memory: frames have the place in the file, or with generated code the
+    /// address itself.
     pub fn delta(&self) -> u64 {
         match self.is_generated() {
             true => 0,
@@ -81,7 +82,7 @@ pub(super) struct Space {
     pub placed: Arc<[MappedModule]>,
 }
 
-/// What was mapped in a state of an address space.
+/// The modules of one state of an address space.
 #[derive(Clone)]
 pub struct Modules(Arc<[MappedModule]>);
 

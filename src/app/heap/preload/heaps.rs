@@ -35,9 +35,9 @@ pub struct Counting {
     pub generation: u64,
     /// Which state of its code the rules are about.
     pub code: u32,
-    /// What was mapped in each state of the code that was examined, in their order.
+    /// The modules of each state of the code that was examined, in their order.
     modules: Vec<(u32, Modules)>,
-    /// What each node is, in a state of the code.
+    /// The frames of all nodes that were met, in a state of the code.
     pub frames: (u32, Vec<NodeFrame>),
     /// By the number of the stack.
     pub sites: Vec<Option<SiteId>>,
@@ -46,7 +46,7 @@ pub struct Counting {
     pub functions: HashMap<usize, u32>,
 }
 
-/// What a node of the stacks' tree is in a report.
+/// Says what a node of the stacks' tree is in a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum NodeFrame {
     #[default]
@@ -368,7 +368,7 @@ impl Preloaded {
 }
 
 impl Counting {
-    /// What a return address is, of a stack that was walked in a state of the code.
+    /// Finds the frame of a return address, in the state of the code in which its stack was walked.
     pub fn returns_to(&self, code: u32, address: u64) -> Frame {
         let modules = self.modules.iter().rev().find(|(of, _)| *of <= code);
         let unknown = Frame { module: None, address, kind: FrameKind::ReturnAddress };
