@@ -208,7 +208,7 @@ pub struct Head {
     pub generated: [Range; GENERATED],
     /// Where the functions of [`FUNCTIONS`] are in truth.
     pub real: [AtomicU64; FUNCTIONS.len()],
-    /// As many stacks, leaves and chunks there are: the library's own numbers, for vmaudit to read.
+    /// The numbers of stacks, leaves and chunks: the library has its own, and vmaudit reads these.
     pub last_stack: AtomicU32,
     pub next_leaf: AtomicU32,
     pub next_chunk: AtomicU32,
@@ -338,7 +338,6 @@ pub struct Peaks {
 /// A thread's own.
 #[repr(C, align(64))]
 pub struct Shard {
-    pub taken: AtomicU32,
     pub high_tick: AtomicU32,
     /// Bytes outstanding that the total does not have yet.
     pub delta: AtomicI64,
@@ -468,7 +467,7 @@ pub struct Sample {
 pub struct Request {
     pub state: AtomicU32,
     pub len: AtomicU32,
-    /// 1: `bytes` reach the stack's end. 2: the frame is the innermost one.
+    /// [`REQUEST_TO_END`], [`REQUEST_MODULE`].
     pub flags: AtomicU32,
     pub code: AtomicU32,
     pub ip: AtomicU64,
@@ -481,8 +480,8 @@ pub const REQUEST_FREE: u32 = 0;
 pub const REQUEST_TAKEN: u32 = 1;
 pub const REQUEST_WAITS: u32 = 2;
 pub const REQUEST_ANSWERED: u32 = 3;
+/// `bytes` reach the stack's end.
 pub const REQUEST_TO_END: u32 = 1;
-pub const REQUEST_INNERMOST: u32 = 2;
 /// Nothing is requested but that vmaudit looks at what is mapped: the library has met a module.
 pub const REQUEST_MODULE: u32 = 4;
 

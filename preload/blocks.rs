@@ -219,13 +219,14 @@ fn huge_allocated(thread: &mut Thread, address: u64, size: u64, stack: u32) {
     if word != 0 {
         lost_free(area, thread, address, word);
     }
-    let Some(former) = samples::put(address, size, stack) else {
-        area.head().doubts.uncounted.fetch_add(1, Relaxed);
-        return;
-    };
+    let (has_space, former) = samples::put(address, size, stack);
     if let Some((stack, size)) = former {
         area.head().doubts.lost_frees.fetch_add(1, Relaxed);
         count_free(area, thread, stack, (1, size));
+    }
+    if !has_space {
+        area.head().doubts.uncounted.fetch_add(1, Relaxed);
+        return;
     }
     (thread.newest, thread.newest_index) = (address, u32::MAX);
     count_allocation(area, thread, stack, (1, size));
@@ -284,6 +285,7 @@ pub fn put_back(thread: &mut Thread, address: u64, Former { word, stack, size, i
     }
     changed(area, thread, size as i64);
     if word == 0 {
+        // Its own place is free still.
         samples::put(address, size, stack);
         return;
     }

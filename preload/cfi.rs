@@ -6,8 +6,8 @@
 use super::area::{BY_BP, BY_SP, ROOT, THROUGH_BP, rule_body};
 use super::sys;
 
-const PAGE: u64 = 4096;
-/// Of a description.
+const PAGE: u64 = sys::PAGE as u64;
+/// A longer description of a function is not read to its end.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// A module in memory, and its `.eh_frame_hdr`.
@@ -201,7 +201,7 @@ impl UnwindTable {
     }
 }
 
-/// What descriptions of functions have in common.
+/// The part that the descriptions of several functions share (DWARF's common information entry).
 struct Cie {
     code: u64,
     data: i64,

@@ -31,7 +31,7 @@ static LOCK: AtomicU32 = AtomicU32::new(0);
 const MOST_MET: usize = 1 << 12;
 const MET_BYTES: usize = MOST_MET * size_of::<Met>();
 
-/// What the process' own tables say.
+/// The answer of the process' own tables.
 pub enum Learned {
     /// `is_new`: vmaudit has not seen the module.
     Rule {
@@ -72,7 +72,7 @@ pub fn learn(place: u64, code: u32) -> Learned {
     body.map_or(Learned::Nothing, |body| Learned::Rule { body, is_new })
 }
 
-/// What vmaudit has answered: 0 for no rule.
+/// Keeps what vmaudit has answered: 0 for no rule.
 pub fn learned(place: u64, body: u64, code: u32) {
     sys::lock(&LOCK);
     set(place, if body == 0 { rule_body(STOP, 0, 0) } else { body }, code);

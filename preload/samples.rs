@@ -177,11 +177,11 @@ impl Drop for Samples {
     }
 }
 
-/// Notes a huge block. What was there before, if its free was not seen; None: there is no space.
-pub fn put(address: u64, size: u64, stack: u32) -> Option<Option<(u32, u64)>> {
-    let mut samples = Samples::lock()?;
+/// Notes a block: whether there is space for it, and what was left there by a free that was not seen.
+pub fn put(address: u64, size: u64, stack: u32) -> (bool, Option<(u32, u64)>) {
+    let Some(mut samples) = Samples::lock() else { return (false, None) };
     let former = samples.remove(address);
-    samples.insert(address, size, stack).then_some(former)
+    (samples.insert(address, size, stack), former)
 }
 
 /// A huge block's stack and size, when it goes.
@@ -198,17 +198,10 @@ pub fn take(address: u64) -> Option<(u32, u64)> {
 #[inline(never)]
 pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let stack = stack_of(thread, registers, function);
-    let Some(mut samples) = Samples::lock() else {
-        memory::area().head().doubts.uncounted.fetch_add(1, Relaxed);
-        return;
-    };
-    // Left there by a free that was not seen.
-    let former = samples.remove(address);
-    let has_space = samples.insert(address, size, stack);
+    let (has_space, former) = put(address, size, stack);
     if has_space && former.is_none() {
         setup::heed(address, true);
     }
-    drop(samples);
     if let Some((stack, size)) = former {
         memory::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
         count_free(memory::area(), thread, stack, weight(size));

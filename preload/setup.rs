@@ -6,8 +6,8 @@ use super::thread::{Thread, current};
 use super::{real, rules, samples, shadow, socket, stacks, sys, walk};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-/// What is counted now: the generation, and in the two lowest bits [`MODE_EXACT`] …; in a page that a child of fork finds
-/// empty.
+/// Says what is counted now: the generation, and in the two lowest bits [`MODE_EXACT`] …; in a page that a child of fork
+/// finds empty.
 static AWAKE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NEVER).cast_mut());
 static NEVER: AtomicU32 = AtomicU32::new(0);
 const MODES: u32 = 3;

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-/// What a table consists of. All zeros: nothing.
+/// A table consists of these. All zeros stand for nothing.
 pub trait Entry {
     /// Where the search for it begins; None: there is nothing.
     fn home(&self) -> Option<usize>;
@@ -111,8 +111,8 @@ impl<E: Entry> Table<E> {
 
     /// At most three quarters full.
     fn with_space(&self) -> Option<&Header> {
-        let former = self.at.load(Relaxed);
-        let old = match self.header() {
+        let former = self.header();
+        let old = match former {
             Some(table) if 4 * table.used.load(Relaxed) <= 3 * table.last.load(Relaxed) => {
                 return Some(table);
             }
@@ -126,14 +126,14 @@ impl<E: Entry> Table<E> {
         let table = unsafe { at.as_ref() }?;
         table.last.store(count - 1, Relaxed);
         table.bytes.store(bytes, Relaxed);
-        table.former.store(former, Relaxed);
-        if let Some(former) = self.header() {
+        table.former.store(self.at.load(Relaxed), Relaxed);
+        if let Some(former) = former {
             let entries = (0..old).map(|index| unsafe { &*former.entries::<E>().add(index) });
             entries.filter(|entry| entry.home().is_some()).for_each(|entry| table.put(entry));
         }
         self.at.store(at, Release);
         area().head().private.fetch_add((bytes - old * size_of::<E>()) as u64, Relaxed);
-        if let Some(former) = unsafe { former.as_ref() } {
+        if let Some(former) = former {
             // SAFETY: who still searches there finds nothing, and asks again with the lock.
             unsafe { sys::empty_private(former.entries::<u8>().cast_mut(), old * size_of::<E>()) };
         }
@@ -190,8 +190,8 @@ impl Table<Pair> {
         }
     }
 
-    /// What is there, or is made now; 0: `make` has made nothing, or there is no memory. One thread at a time makes something, and
-    /// that calls no function of the program.
+    /// Returns what is there, or is made now; 0: `make` has made nothing, or there is no memory. One thread at a time makes something,
+    /// and that calls no function of the program.
     #[cold]
     #[inline(never)]
     pub fn add(&self, key: u64, make: impl FnOnce() -> u64) -> u64 {
@@ -228,7 +228,7 @@ impl Table<Number> {
         table.find::<Number>(part as usize, is_it).map_or(0, |entry| entry.0.load(Relaxed) as u32)
     }
 
-    /// As with pairs. `hash` is not 0 in its upper half.
+    /// Does as with pairs. `hash` is not 0 in its upper half.
     #[cold]
     #[inline(never)]
     pub fn add(&self, hash: u64, is: impl Fn(u32) -> bool, make: impl FnOnce() -> u32) -> u32 {

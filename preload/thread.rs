@@ -20,7 +20,7 @@ pub struct Thread {
     pub ended: u32,
     /// Which area the rest belongs to ([`setup::generation`]); 0: none.
     pub generation: u32,
-    /// What is counted in it ([`setup::epoch`]); 0: nothing.
+    /// It may go on as long as this is [`setup::epoch`]; 0: it has not begun.
     pub epoch: u32,
     /// Its stack's mapping.
     pub stack_start: u64,
@@ -119,7 +119,7 @@ pub struct Level {
     /// The word that said where the frame begins, in the same way.
     pub through_at: u64,
     pub through: u64,
-    /// Of the stack from here outwards.
+    /// The node of the stack from here outwards.
     pub node: u32,
     pub uses_bp: bool,
     /// This frame or one further out is found by what rbp is here.
@@ -133,7 +133,7 @@ pub struct Memory {
     pub levels: [Level; 2 * MOST_FRAMES],
     pub len: usize,
     pub flags: u32,
-    /// What the walk depended on besides: the state of the code, the end of the stack's mapping; 0: it is not to be relied on.
+    /// The walk depended on these besides: the state of the code, the end of the stack's mapping; 0: it is not to be relied on.
     pub code: u32,
     pub stack_end: u64,
     /// Where it found that there is no caller, and what was there.

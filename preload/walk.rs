@@ -1,4 +1,4 @@
-//! The walk along a thread's own stack, by rules that vmaudit publishes.
+//! The walk along a thread's own stack, by the rules of each place in code ([`rules`]).
 
 use super::area::{self, *};
 use super::interpreted;
@@ -41,7 +41,7 @@ const MAX_REQUESTS: u32 = 64;
 /// There is no answer: vmaudit is gone, or stopped.
 static NO_ANSWER: AtomicU32 = AtomicU32::new(0);
 
-/// Whom a new area is from gives answers.
+/// Whoever has sent a new area gives answers.
 pub fn begin() {
     NO_ANSWER.store(0, Relaxed);
 }
@@ -184,10 +184,10 @@ pub fn walk(thread: &mut Thread, registers: &Registers, function: u8) -> Native 
     // SAFETY: it is there.
     let last = unsafe { &*thread.memory };
     let known = if last.stack_end == thread.stack_end && last.code == code { last.len } else { 0 };
-    let (mut walked, may_change) = walk_to(thread, registers, code, known);
+    let (mut walked, mut may_change) = walk_to(thread, registers, code, known);
     if walked.is_none() {
         // With what is known it is too deep: that has to go.
-        (walked, _) = walk_to(thread, registers, code, 0);
+        (walked, may_change) = walk_to(thread, registers, code, 0);
     }
     let native = walked.unwrap_or(Native { node: 0, flags: INCOMPLETE, is_newest: true });
     // SAFETY: it is there, and the memos are no part of the rest.
@@ -510,4 +510,4 @@ fn copy_stack(thread: &mut Thread, sp: u64, request: &Request) -> usize {
     count * 8
 }
 
-const PAGE: u64 = 4096;
+const PAGE: u64 = sys::PAGE as u64;
